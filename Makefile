@@ -1,0 +1,62 @@
+# Everything starts here: `make up` runs the product, `make test` proves it. Neither needs anything but Python 3.11+.
+# The virtual environment builds itself from the pinned files, once, and again only when the pins change.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# An image may switch byte code off for everybody; each of our many processes would then compile all code again.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: up test check unit docs pins bench soak test-interop clean help
+
+help: ## what can be made
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort
+
+$(VENV)/.synced: requirements/dev.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Handbill needs Python 3.11 or newer; set PYTHON=/path/to/it"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	@$(BIN)/uv pip sync --quiet --require-hashes requirements/dev.txt
+	@$(BIN)/uv pip install --quiet --no-deps --editable .
+	@touch $@
+
+up: $(VENV)/.synced ## start everything and print where to look
+	@$(BIN)/handbill up
+
+check: $(VENV)/.synced ## lint, types, imports, our own lints: under a minute
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache
+	@$(BIN)/python -m tests.architecture.lints
+
+unit: $(VENV)/.synced ## the tests that need no engine
+	@$(BIN)/pytest -q tests/unit
+
+test: check ## everything that proves the laws, in short form
+	@$(BIN)/pytest -q -n 3 --dist worksteal tests
+
+docs: $(VENV)/.synced ## write the generated pages anew
+	@$(BIN)/python -m tests.architecture.pages
+
+pins: ## resolve the pinned files anew from pyproject.toml
+	@test -x $(BIN)/uv || { $(PYTHON) -m venv $(VENV) && $(BIN)/python -m pip install --quiet uv; }
+	@for set in run dev; do \
+		group=$$( [ $$set = dev ] && echo "--group dev" ); \
+		$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --python-version 3.11 \
+			--override requirements/slim.override --extra telemetry $$group pyproject.toml -o requirements/$$set.txt || exit 1; \
+	done
+
+test-interop: $(VENV)/.synced ## Node producers, Node clients and Bull Board against us (needs Node)
+	@$(BIN)/python -m tests.interop
+
+bench: $(VENV)/.synced ## every bench, and a table at the end
+	@$(BIN)/python -m benches
+
+bench-%: $(VENV)/.synced
+	@$(BIN)/python -m benches.$(subst -,_,$*) $(if $(QUICK),--quick)
+
+soak: $(VENV)/.synced ## the long forms, seeded; evidence goes to docs/evidence
+	@$(BIN)/python -m tests.soak
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .handbill

@@ -1,0 +1,3 @@
+"""Handbill: show, count, know, reach, account."""
+
+__version__ = "0.1.0"

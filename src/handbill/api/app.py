@@ -1,0 +1,89 @@
+"""The ASGI application, from the outside in: fast lane, front door, Litestar with auth and idempotency, routes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from litestar import Litestar, Request
+from litestar.di import Provide
+
+from handbill.api import auth, health, openapi, problems
+from handbill.api.auth import Auth
+from handbill.api.clients import Clients
+from handbill.api.cors import Cors
+from handbill.api.fastlane import PING, App, FastLane
+from handbill.api.frontdoor import FrontDoor
+from handbill.api.idempotency import Idempotency
+from handbill.api.mounts import FASTLANES, MOUNTS
+from handbill.kit.errors import Broken
+from handbill.kit.fast import FastRoute
+from handbill.settings import Settings
+from handbill.tenants.model import Principal
+from handbill.wiring.house import House
+
+
+def build(house: House, settings: Settings) -> App:
+    """The whole application over a house. The caller starts and stops the house."""
+    clients = Clients(settings.api.trusted_proxies)
+    cors = Cors(settings.api.cors_origins)
+    limit = settings.api.body_limit
+    routes: Any = litestar(house, settings)  # an ASGI application like any other, typed more narrowly
+    behind = FrontDoor(routes, clients=clients, cors=cors, body_limit=limit)
+    return FastLane(routes.state.fast_routes, behind, clients=clients, cors=cors, body_limit=limit)
+
+
+def litestar(house: House, settings: Settings) -> Litestar:
+    """The routes that take their time."""
+    app = Litestar(
+        route_handlers=[*health.handlers, *(handler for room in MOUNTS.values() for handler in room.handlers)],
+        dependencies={
+            "principal": Provide(_principal, sync_to_thread=False),
+            "readiness": _provided(readiness(house)),
+            "secure_cookies": _provided(settings.api.secure_cookies),
+            **{name: _provided(getattr(house, name)) for name in MOUNTS},
+        },
+        middleware=[Auth(house.tenants.directory), Idempotency(house.tenants.replays)],
+        exception_handlers={Exception: problems.render},
+        openapi_config=openapi.config(),
+        logging_config=None,
+        request_max_body_size=None,  # the front door counts
+        debug=False,
+    )
+    _check_declared(app)
+    app.state.fast_routes = _fast_routes(house)
+    return app
+
+
+def readiness(house: House) -> health.Readiness:
+    """What must answer before this process says it is ready. ClickHouse may be away: nothing the API takes needs it."""
+    found = health.Readiness()
+    found.join("postgres", house.database.health, vital=True)
+    found.join("redis", house.redis.health, vital=True)
+    found.join("clickhouse", house.clickhouse.health, vital=False)
+    return found
+
+
+def _fast_routes(house: House) -> list[FastRoute]:
+    """The hot routes of every room, and the empty reply they are measured against."""
+    found = [PING]
+    for name in FASTLANES:
+        found += getattr(house, name).fast_routes()
+    return found
+
+
+def _principal(request: Request[Any, Any, Any]) -> Principal:
+    found: Principal = request.scope["state"]["principal"]
+    return found
+
+
+def _provided(value: Any) -> Provide:
+    return Provide(lambda: value, sync_to_thread=False, use_cache=True)
+
+
+def _check_declared(app: Litestar) -> None:
+    """A route that does not say who may use it stops the start."""
+    for path, method, handler in openapi.routes(app):
+        if len(auth.DECLARATIONS & set(handler.opt)) != 1:
+            raise Broken(
+                f"{method.upper()} {path} must say exactly one of {', '.join(sorted(auth.DECLARATIONS))} in its opt."
+            )

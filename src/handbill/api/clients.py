@@ -1,0 +1,74 @@
+"""Where a request comes from, and under which id it is known."""
+
+from __future__ import annotations
+
+import ipaddress
+import itertools
+import re
+import secrets
+from collections.abc import Iterable
+from functools import lru_cache
+
+from handbill.kit.errors import Broken
+
+_SANE_ID = re.compile(rb"[A-Za-z0-9._:-]{1,64}")
+_NETWORK = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+_process = secrets.token_hex(6)
+_count = itertools.count(1)
+
+
+def request_id(sent: bytes | None) -> str:
+    """The caller's own id if it is a sane one, else a new one: this process's mark and a running number."""
+    if sent is not None and _SANE_ID.fullmatch(sent):
+        return sent.decode()
+    return f"{_process}-{next(_count):x}"
+
+
+class Clients:
+    """The client's address. X-Forwarded-For is believed only as far as trusted proxies wrote it."""
+
+    def __init__(self, trusted: Iterable[str]) -> None:
+        self._trusted: tuple[_NETWORK, ...] = tuple(_network(one) for one in trusted)
+        self._find = lru_cache(maxsize=10_000)(self._look)
+
+    def address(self, peer: str, forwarded: bytes | None) -> str:
+        if forwarded is None or not self._trusted:
+            return peer
+        return self._find(peer, forwarded)
+
+    def _look(self, peer: str, forwarded: bytes) -> str:
+        """From the nearest hop outwards: the first address that is no proxy of ours is the client's."""
+        found = peer
+        for hop in reversed(forwarded.decode("latin-1").split(",")):
+            if not self._is_trusted(found):
+                return found
+            address = hop.strip()
+            if not _is_address(address):
+                return found
+            found = address
+        return found
+
+    def _is_trusted(self, address: str) -> bool:
+        if not _is_address(address):
+            return False
+        parsed = ipaddress.ip_address(address)
+        return any(parsed in network for network in self._trusted)
+
+
+def _network(text: str) -> _NETWORK:
+    try:
+        return ipaddress.ip_network(text, strict=False)
+    except ValueError:
+        raise Broken(
+            f"The trusted proxy {text!r} is no network; nothing was started. Expected something like 10.0.0.0/8.",
+            code="BAD_PROXY_NETWORK",
+        ) from None
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True

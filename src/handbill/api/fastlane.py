@@ -1,0 +1,159 @@
+"""The fast lane: hot routes answered straight from ASGI, before Litestar sees them.
+
+A hot route is an exact method and path. The lane reads the body up to its limit, hands over a FastRequest and writes
+the FastReply; errors of our tree become the same problem+json as everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from typing import Any
+
+import msgspec
+from prometheus_client import Counter
+
+from handbill.api.clients import Clients, request_id
+from handbill.api.cors import Cors
+from handbill.api.problems import MEDIA_TYPE, headers_of, problem, translated
+from handbill.kit.errors import TooLarge
+from handbill.kit.fast import FastDoc, FastReply, FastRequest, FastRoute
+from handbill.kit.telemetry import logs, metrics
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+log = logs.get("api")
+
+_EMPTY_HEAD = {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]}
+_EMPTY_BODY = {"type": "http.response.body", "body": b""}
+
+
+async def ping(_: FastRequest) -> FastReply:
+    """An empty answer, as fast as this server can give one: what the other routes are measured against."""
+    return FastReply(content_type=b"text/plain")
+
+
+# Answered before the table is even looked at; it stands here so that it is documented like the others.
+PING = FastRoute("GET", "/ping", ping, doc=FastDoc("An empty answer", tag="Health", operation_id="ping"))
+
+
+class ClientGone(Exception):
+    """The client left before its body was whole; nobody is there to be told."""
+
+
+class FastLane:
+    """Stands in front of `behind`, which answers whatever is not hot."""
+
+    def __init__(
+        self, routes: Iterable[FastRoute], behind: App, *, clients: Clients, cors: Cors, body_limit: int
+    ) -> None:
+        self._routes = {(route.method, route.path): route for route in routes}
+        self._preflights = {route.path for route in self._routes.values() if route.cors}
+        self._behind = behind
+        self._clients = clients
+        self._cors = cors
+        self._body_limit = body_limit
+        self._counters: dict[tuple[str, str, int], Counter] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._behind(scope, receive, send)
+            return
+        method, path = scope["method"], scope["path"]
+        if path == "/ping" and method == "GET":
+            await send(_EMPTY_HEAD.copy())
+            await send(_EMPTY_BODY.copy())
+            return
+        route = self._routes.get((method, path))
+        if route is not None:
+            await self._answer(route, scope, receive, send)
+        elif method == "OPTIONS" and path in self._preflights:
+            await _write(send, 204, b"", self._cors.preflight(_header(scope, b"origin")))
+        else:
+            await self._behind(scope, receive, send)
+
+    async def _answer(self, route: FastRoute, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = dict(scope["headers"])
+        number = request_id(headers.get(b"x-request-id"))
+        try:
+            reply = await self._handle(route, scope, receive, headers, number)
+        except ClientGone:
+            return
+        except Exception as error:
+            known = translated(error)
+            if known.status >= 500 and known.status != 503:
+                log.exception("request-failed", request_id=number, route=route.path)
+            extra = [(name.lower().encode(), value.encode()) for name, value in headers_of(known).items()]
+            reply = FastReply(known.status, msgspec.json.encode(problem(known, number)), MEDIA_TYPE.encode(), extra)
+        found = [(b"content-type", reply.content_type), (b"x-request-id", number.encode()), *reply.headers]
+        if route.cors:
+            found += self._cors.headers(headers.get(b"origin"))
+        await _write(send, reply.status, reply.body, found)
+        self._counted(route, reply.status).inc()
+
+    def _counted(self, route: FastRoute, status: int) -> Counter:
+        """The counter of this route and status, looked up once: labels cost more than counting."""
+        found = self._counters.get((route.path, route.method, status))
+        if found is None:
+            found = metrics.API_REPLIES.labels(route.path, route.method, str(status))
+            self._counters[(route.path, route.method, status)] = found
+        return found
+
+    async def _handle(
+        self, route: FastRoute, scope: Scope, receive: Receive, headers: dict[bytes, bytes], number: str
+    ) -> FastReply:
+        body = await _body(receive, headers, route.body_limit or self._body_limit)
+        client = scope.get("client")
+        request = FastRequest(
+            method=route.method,
+            path=route.path,
+            query=scope.get("query_string", b""),
+            headers=headers,
+            body=body,
+            client_ip=self._clients.address(client[0] if client else "", headers.get(b"x-forwarded-for")),
+            request_id=number,
+        )
+        return await route.handler(request)
+
+
+async def _body(receive: Receive, headers: dict[bytes, bytes], limit: int) -> bytes:
+    length = headers.get(b"content-length", b"0")
+    if length.isdigit() and int(length) > limit:
+        raise too_large(limit)
+    message = await receive()
+    if message["type"] == "http.disconnect":
+        raise ClientGone
+    body: bytes = message.get("body", b"")
+    if not message.get("more_body", False):
+        if len(body) > limit:
+            raise too_large(limit)
+        return body
+    chunks, size = [body], len(body)
+    while message.get("more_body", False):
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        chunks.append(message.get("body", b""))
+        size += len(chunks[-1])
+        if size > limit:
+            raise too_large(limit)
+    return b"".join(chunks)
+
+
+def too_large(limit: int) -> TooLarge:
+    return TooLarge(f"The body is larger than {limit} bytes; nothing was kept.")
+
+
+def _header(scope: Scope, name: bytes) -> bytes | None:
+    for key, value in scope["headers"]:
+        if key == name:
+            return bytes(value)
+    return None
+
+
+async def _write(send: Send, status: int, body: bytes, headers: list[tuple[bytes, bytes]]) -> None:
+    head = headers if status == 204 else [*headers, (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": head})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,150 @@
+"""The front door of everything behind the fast lane: request id, body limit, security headers, access log, metrics.
+
+The log names route, status and time; never a header, a query string or an address, for those hold keys and people.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import MutableMapping
+from typing import Any
+
+import structlog
+
+from handbill.api.clients import Clients, request_id
+from handbill.api.cors import Cors
+from handbill.api.fastlane import App, Receive, Scope, Send, too_large
+from handbill.kit.errors import Invalid
+from handbill.kit.telemetry import logs, metrics
+from handbill.tenants.model import REQUEST_ID
+
+TENANTS_BY_NAME = 50
+
+_SECURITY = [
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+]
+_QUIET = frozenset({"/health", "/ready"})
+
+log = logs.get("api")
+
+
+class FrontDoor:
+    def __init__(self, behind: App, *, clients: Clients, cors: Cors, body_limit: int) -> None:
+        self._behind = behind
+        self._clients = clients
+        self._cors = cors
+        self._body_limit = body_limit
+        self._named: set[int] = set()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._behind(scope, receive, send)
+            return
+        headers = dict(scope["headers"])
+        number = request_id(headers.get(b"x-request-id"))
+        client = scope.get("client")
+        state: dict[str, Any] = scope.setdefault("state", {})
+        state["request_id"] = number
+        state["client_ip"] = self._clients.address(client[0] if client else "", headers.get(b"x-forwarded-for"))
+        answer = _Answer(send, number, self._cors, headers.get(b"origin"), scope)
+        limited = _Limited(receive, headers, self._body_limit, state)
+        mark = REQUEST_ID.set(number)
+        started = time.perf_counter()
+        metrics.API_IN_FLIGHT.inc()
+        try:
+            with structlog.contextvars.bound_contextvars(request_id=number):
+                await self._behind(scope, limited, answer)
+        finally:
+            REQUEST_ID.reset(mark)
+            metrics.API_IN_FLIGHT.dec()
+            self._tell(scope, answer.status, time.perf_counter() - started, number)
+
+    def _tell(self, scope: Scope, status: int, seconds: float, number: str) -> None:
+        route = str(scope.get("path_template") or "unmatched")
+        method = scope["method"] if route != "unmatched" else "any"
+        metrics.API_SECONDS.labels(route, method).observe(seconds)
+        metrics.API_REPLIES.labels(route, method, str(status)).inc()
+        principal = scope["state"].get("principal")
+        tenant = principal.tenant_id if principal is not None else None
+        if tenant is not None:
+            metrics.API_TENANT_REQUESTS.labels(self._label(tenant)).inc()
+        if route not in _QUIET:
+            log.info(
+                "request",
+                method=scope["method"],
+                route=route,
+                status=status,
+                ms=round(seconds * 1000, 1),
+                tenant=tenant,
+                request_id=number,
+            )
+
+    def _label(self, tenant: int) -> str:
+        """The first tenants seen have a label of their own; the rest share one, so that labels stay few."""
+        if tenant not in self._named:
+            if len(self._named) >= TENANTS_BY_NAME:
+                return "other"
+            self._named.add(tenant)
+        return str(tenant)
+
+
+class _Answer:
+    """Adds what every answer carries, and remembers the status."""
+
+    def __init__(self, send: Send, number: str, cors: Cors, origin: bytes | None, scope: Scope) -> None:
+        self._send = send
+        self._number = number.encode()
+        self._cors = cors
+        self._origin = origin
+        self._scope = scope
+        self.status = 0
+
+    async def __call__(self, message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            extra = [*_SECURITY, (b"x-request-id", self._number)]
+            handler = self._scope.get("route_handler")
+            if self._origin is not None and handler is not None and handler.opt.get("write_key"):
+                extra += self._cors.headers(self._origin)
+            present = {name.lower() for name, _ in message.get("headers", ())}
+            message["headers"] = [
+                *message.get("headers", ()),
+                *((name, value) for name, value in extra if name not in present),
+            ]
+        await self._send(message)
+
+
+class _Limited:
+    """Counts the body while it is read, refuses it past the limit, and keeps what was read for error messages."""
+
+    def __init__(self, receive: Receive, headers: dict[bytes, bytes], limit: int, state: dict[str, Any]) -> None:
+        self._receive = receive
+        self._limit = limit
+        self._size = 0
+        self._whole = False
+        self._chunks: list[bytes] | None = None
+        length = headers.get(b"content-length", b"")
+        self._too_long = length.isdigit() and int(length) > limit
+        if b"json" in headers.get(b"content-type", b""):
+            state["raw_body"] = self._chunks = []
+
+    async def __call__(self) -> MutableMapping[str, Any]:
+        if self._too_long:
+            raise too_large(self._limit)
+        message = await self._receive()
+        if message["type"] == "http.request":
+            body = message.get("body", b"")
+            self._size += len(body)
+            if self._size > self._limit:
+                raise too_large(self._limit)
+            if self._chunks is not None and body:
+                self._chunks.append(body)
+            self._whole = not message.get("more_body", False)
+        elif not self._whole:
+            # Litestar would take what has come so far for the whole: half a file must not pass for a file.
+            raise Invalid("The client left before its body was whole; nothing was done.", code="BODY_CUT")
+        return message

@@ -1,0 +1,167 @@
+"""The OpenAPI page: what Litestar knows of the routes, plus examples, scopes and the one shape of errors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from litestar import Litestar, Request
+from litestar.handlers import HTTPRouteHandler
+from litestar.openapi.config import OpenAPIConfig
+from litestar.openapi.plugins import OpenAPIRenderPlugin
+from litestar.routes import HTTPRoute
+
+import handbill
+from handbill.api.problems import MEDIA_TYPE, Problem
+from handbill.kit.fast import FastDoc, FastRoute
+
+_METHODS = ("get", "post", "put", "patch", "delete")
+_PROBLEM = {"$ref": "#/components/schemas/Problem"}
+_PROBLEM_EXAMPLE = {
+    "type": "urn:handbill:error:INVALID",
+    "title": "The request is not valid",
+    "status": 400,
+    "detail": "The body is not valid; nothing was changed.",
+    "code": "INVALID",
+    "instance": "req-1",
+    "faults": [{"field": "name", "reason": "is required"}],
+}
+_SECURITY_SCHEMES: dict[str, Any] = {
+    "bearer": {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "A secret key (hbs_...) or a session token (hbt_...).",
+    },
+    "writeKey": {
+        "type": "apiKey",
+        "in": "header",
+        "name": "X-Write-Key",
+        "description": "A publishable key (hbw_...): tracks and decides, nothing else.",
+    },
+}
+
+
+class Page(OpenAPIRenderPlugin):
+    """Serves the finished document as JSON. It loads nothing from anywhere: no page of ours calls a foreign server."""
+
+    def __init__(self) -> None:
+        super().__init__(path="/openapi.json", media_type="application/json")  # type: ignore[arg-type] # any type is fine
+        self._finished: bytes | None = None
+
+    def render(self, request: Request[Any, Any, Any], openapi_schema: dict[str, Any]) -> bytes:
+        if self._finished is None:
+            self._finished = msgspec.json.encode(finished(openapi_schema, request.app))
+        return self._finished
+
+
+def config() -> OpenAPIConfig:
+    return OpenAPIConfig(
+        title="Handbill",
+        version=handbill.__version__,
+        path="/schema",
+        render_plugins=[Page()],
+        use_handler_docstrings=True,
+    )
+
+
+def document(app: Litestar) -> dict[str, Any]:
+    """The same document without a server, for tests and for the reference page."""
+    return finished(app.openapi_schema.to_schema(), app)
+
+
+def finished(document: dict[str, Any], app: Litestar) -> dict[str, Any]:
+    handlers = {(path, method): handler for path, method, handler in routes(app)}
+    components = document.setdefault("components", {})
+    schemas = components.setdefault("schemas", {})
+    _, problem = msgspec.json.schema_components([Problem], ref_template="#/components/schemas/{name}")
+    schemas.update(problem)
+    components["securitySchemes"] = _SECURITY_SCHEMES
+    for path, item in document["paths"].items():
+        for method in _METHODS:
+            if method in item:
+                _finish(item[method], handlers[(path, method)].opt)
+    for route in app.state.get("fast_routes", ()):
+        if route.doc is not None:
+            document["paths"].setdefault(route.path, {})[route.method.lower()] = _hot(route, route.doc, schemas)
+    return document
+
+
+def _hot(route: FastRoute, doc: FastDoc, schemas: dict[str, Any]) -> dict[str, Any]:
+    """A hot route's operation, from what it says of itself."""
+    reply: dict[str, Any] = {"description": "Done."}
+    if doc.reply is not None:
+        reply["content"] = {"application/json": _content(doc.reply, doc.reply_example, schemas)}
+    operation: dict[str, Any] = {
+        "tags": [doc.tag],
+        "summary": doc.summary,
+        "description": doc.description or (route.handler.__doc__ or doc.summary).strip(),
+        "operationId": doc.operation_id or f"{route.method.lower()}{route.path.title().replace('/', '')}",
+        "parameters": [
+            {
+                "name": one.name,
+                "in": "query",
+                "description": one.description,
+                "required": one.required,
+                "schema": {"type": "string"},
+            }
+            for one in doc.query
+        ],
+        "responses": {str(doc.status): reply, **{str(code): _problem_reply() for code in doc.codes}},
+    }
+    if doc.body is not None:
+        body = _content(doc.body, doc.body_example, schemas)
+        operation["requestBody"] = {"required": True, "content": {"application/json": body}}
+    operation["responses"]["default"] = _problem_reply()
+    if doc.write_key:
+        operation["security"] = [{"writeKey": []}]
+    return operation
+
+
+def _content(kind: Any, example: Any, schemas: dict[str, Any]) -> dict[str, Any]:
+    (schema,), components = msgspec.json.schema_components([kind], ref_template="#/components/schemas/{name}")
+    for name, component in components.items():
+        schemas.setdefault(name, component)
+    return {"schema": schema, **({"example": example} if example is not None else {})}
+
+
+def _problem_reply() -> dict[str, Any]:
+    return {
+        "description": "Anything that went wrong, as problem+json.",
+        "content": {MEDIA_TYPE: {"schema": _PROBLEM, "example": _PROBLEM_EXAMPLE}},
+    }
+
+
+def _finish(operation: dict[str, Any], opt: dict[str, Any]) -> None:
+    replies: dict[str, Any] = operation["responses"]
+    replies.pop("400", None)  # Litestar's own shape of errors, which we never send
+    for status, reply in replies.items():
+        if status == "204":
+            reply.pop("content", None)
+        content = reply.get("content", {}).get("application/json")
+        if content is not None and status.startswith("2") and "example" in opt:
+            content["example"] = opt["example"]
+    body = operation.get("requestBody", {}).get("content", {}).get("application/json")
+    if body is not None and "body_example" in opt:
+        body["example"] = opt["body_example"]
+    replies["default"] = _problem_reply()
+    if opt.get("write_key"):
+        operation["security"] = [{"writeKey": []}]
+    elif not opt.get("public"):
+        operation["security"] = [{"bearer": []}]
+        if scope := opt.get("scope"):
+            operation["description"] = f"{operation.get('description', '')}\n\nScope: `{scope}`.".strip()
+
+
+def routes(app: Litestar) -> list[tuple[str, str, HTTPRouteHandler]]:
+    """Every route of ours: path as OpenAPI spells it, method, handler. Litestar's own (OPTIONS, the page) left out."""
+    found: list[tuple[str, str, HTTPRouteHandler]] = []
+    for route in app.routes:
+        if not isinstance(route, HTTPRoute) or route.path.startswith("/schema"):
+            continue
+        for handler in route.route_handlers:
+            found += [
+                (route.path_format or "/", method.lower(), handler)
+                for method in sorted(str(name) for name in handler.http_methods)
+                if method.lower() in _METHODS
+            ]
+    return found

@@ -1,0 +1,62 @@
+"""The operator's listener: Prometheus metrics on a port of their own, on loopback unless told otherwise."""
+
+from __future__ import annotations
+
+import asyncio
+
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from handbill.kit.errors import Broken
+from handbill.kit.telemetry import metrics
+
+LONGEST_HEAD = 8192
+PATIENCE_S = 10.0
+
+
+class OperatorListener:
+    """Answers `GET /metrics` and closes. Too small to need a framework."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._host = host
+        self._port = port
+        self._server: asyncio.Server | None = None
+
+    async def start(self) -> None:
+        if self._port == 0:
+            return
+        try:
+            self._server = await asyncio.start_server(self._answer, self._host, self._port, limit=LONGEST_HEAD)
+        except OSError as error:
+            raise Broken(
+                f"The metrics port {self._host}:{self._port} cannot be opened ({error.strerror}); nothing was started. "
+                "Choose another port, or 0 for none.",
+                code="PORT_TAKEN",
+            ) from None
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            await self._server.wait_closed()
+            self._server = None
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                head = await reader.readuntil(b"\r\n\r\n")
+                status, kind, body = _page(head)
+                writer.write(
+                    f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
+                    "Connection: close\r\n\r\n".encode()
+                )
+                writer.write(body)
+                await writer.drain()
+        except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            return  # a scraper that went away or never spoke: nobody is there to be told
+        finally:
+            writer.close()
+
+
+def _page(head: bytes) -> tuple[str, str, bytes]:
+    if head.startswith((b"GET /metrics ", b"GET /metrics?")):
+        return "200 OK", CONTENT_TYPE_LATEST, generate_latest(metrics.REGISTRY)
+    return "404 Not Found", "text/plain; charset=utf-8", b"only /metrics is here\n"

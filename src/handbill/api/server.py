@@ -1,0 +1,145 @@
+"""One API process: Granian inside our own event loop, so that start, signals and stop are ours.
+
+There is no master process that could die and leave workers behind: `handbill up` (or your own supervisor) starts as
+many of these as it wants, and they share the port. Stopping is bounded: open streams and half-sent bodies are cut in
+the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from granian.constants import Interfaces
+from granian.server.embed import Server
+
+from handbill.api.app import build
+from handbill.api.fastlane import App
+from handbill.api.operators import OperatorListener
+from handbill.kit.errors import Broken
+from handbill.kit.telemetry import logs
+from handbill.settings import Settings
+from handbill.wiring.house import House
+
+READY_WITHIN_S = 60.0
+BACKLOG = 1024
+
+log = logs.get("api")
+
+
+async def serve(house: House, settings: Settings, *, ready: Callable[[], None] | None = None) -> None:
+    """Runs until SIGTERM or SIGINT. Starts the house and stops it, whatever happens in between."""
+    host, port = settings.api.host, settings.api.port
+    if settings.api.processes == 1:
+        _check_free(host, port)
+    operators = OperatorListener(settings.api.metrics_host, settings.api.metrics_port)
+    with _signals() as stopping:
+        await operators.start()
+        try:
+            try:
+                if await _started(house, stopping):
+                    await _run(build(house, settings), settings, stopping, ready)
+            finally:
+                await house.stop()
+        finally:
+            await operators.stop()
+    log.info("api-stopped")
+
+
+async def _started(house: House, stopping: asyncio.Event) -> bool:
+    """Starts the house; False if a stop signal came first, for a start may wait long for an engine."""
+    starting = asyncio.create_task(house.start(), name="house-start")
+    waiting = asyncio.create_task(stopping.wait(), name="stop-signal")
+    await asyncio.wait((starting, waiting), return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    if starting.done():
+        await starting
+        return not stopping.is_set()
+    starting.cancel()
+    await asyncio.wait((starting,))
+    return False
+
+
+async def _run(app: App, settings: Settings, stopping: asyncio.Event, ready: Callable[[], None] | None) -> None:
+    host, port = settings.api.host, settings.api.port
+    server = Server(
+        app,
+        address=host,
+        port=port,
+        interface=Interfaces.ASGINL,  # no lifespan: the house was started before
+        backlog=BACKLOG,
+        websockets=False,
+        log_enabled=False,
+    )
+    serving = asyncio.create_task(server.serve(), name="granian")
+    waiting = asyncio.create_task(stopping.wait(), name="stop-signal")
+    try:
+        await _listening(host, port, serving)
+        log.info("api-ready", host=host, port=port)
+        if ready is not None:
+            ready()
+        await asyncio.wait((serving, waiting), return_when=asyncio.FIRST_COMPLETED)
+        if not stopping.is_set():
+            raise Broken("The HTTP server ended by itself; start it again and look at the lines before this one.")
+    finally:
+        waiting.cancel()
+        await _stop(server, serving, settings.api.kill_timeout_s)
+
+
+async def _stop(server: Server, serving: asyncio.Task[Any], patience_s: float) -> None:
+    """Lets open requests finish for a while, then cuts them: a stream or a half-sent body would hold us for ever."""
+    server.stop()  # type: ignore[no-untyped-call] # Granian's own signature
+    done, _ = await asyncio.wait((serving,), timeout=patience_s)
+    if not done:
+        log.warning("requests-cut", after_s=patience_s)
+        serving.cancel()
+        await asyncio.wait((serving,), timeout=1.0)
+
+
+async def _listening(host: str, port: int, serving: asyncio.Task[Any]) -> None:
+    """Waits until the port answers, so that `api-ready` is true when it is said."""
+    address = "127.0.0.1" if host in ("0.0.0.0", "") else "::1" if host == "::" else host  # noqa: S104 - a comparison
+    async with asyncio.timeout(READY_WITHIN_S):
+        while not serving.done():
+            try:
+                _, writer = await asyncio.open_connection(address, port)
+            except OSError:
+                await asyncio.sleep(0.02)
+                continue
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+            return
+    await serving
+
+
+def _check_free(host: str, port: int) -> None:
+    """Granian shares a port with whoever has it already; a second installation must be told instead."""
+    try:
+        info = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        with socket.socket(info[0], socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(info[4])
+    except OSError as error:
+        raise Broken(
+            f"The port {host}:{port} cannot be opened ({error.strerror}); nothing was started. "
+            "Stop whoever has it, or choose another with HANDBILL_API__PORT.",
+            code="PORT_TAKEN",
+        ) from None
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[asyncio.Event]:
+    """SIGTERM and SIGINT set the event while the block runs."""
+    loop, stopping = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    try:
+        yield stopping
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)

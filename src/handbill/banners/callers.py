@@ -1,0 +1,59 @@
+"""Who asks on the public routes: the tenant by its write key, the user by the tenant's token or, unproved, as sent."""
+
+from __future__ import annotations
+
+from urllib.parse import parse_qs
+
+import msgspec
+
+from handbill.kit.errors import NotFound, Unauthorized
+from handbill.kit.fast import FastRequest
+from handbill.tenants.model import Principal
+from handbill.tenants.service import Directory
+
+
+class Caller(msgspec.Struct, frozen=True):
+    """`subject` is the user a token proved; None when only a publishable key was sent."""
+
+    tenant_id: int
+    subject: str | None
+
+
+def query_of(request: FastRequest) -> dict[str, str]:
+    """The query's parameters; of one sent twice the last stands."""
+    parsed = parse_qs(request.query.decode("latin-1"), keep_blank_values=True, max_num_fields=50)
+    return {name: values[-1] for name, values in parsed.items()}
+
+
+async def caller(directory: Directory, request: FastRequest, tenant_id: int | None = None) -> Caller:
+    """The write key names the tenant; where the tenant is known already (by a banner), a token alone is enough."""
+    principal = await _by_key(directory, request)
+    if principal is not None:
+        if tenant_id is not None and principal.tenant_id != tenant_id:
+            # Another tenant's banner: to this key it does not exist.
+            raise NotFound("There is no such banner; nothing was counted.", code="BANNER_NOT_FOUND")
+        tenant_id = principal.tenant_id
+    token = _bearer(request)
+    if tenant_id is None or (principal is None and token is None):
+        raise Unauthorized("Send the tenant's write key in X-Write-Key, and the user's token where there is one.")
+    if token is None:
+        return Caller(tenant_id, None)
+    user = await directory.user_token(tenant_id, token)
+    return Caller(tenant_id, user.subject)
+
+
+async def _by_key(directory: Directory, request: FastRequest) -> Principal | None:
+    sent = request.headers.get(b"x-write-key", b"").decode("latin-1")
+    if not sent and b"write_key=" in request.query:
+        sent = query_of(request).get("write_key", "")
+    if not sent:
+        return None
+    principal = await directory.write_key(sent)
+    if principal is None:
+        raise Unauthorized("The write key is not known, or not valid any more.")
+    return principal
+
+
+def _bearer(request: FastRequest) -> str | None:
+    scheme, _, token = request.headers.get(b"authorization", b"").decode("latin-1").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" and token.strip() else None

@@ -1,0 +1,255 @@
+"""The whole catalogue in this process's memory, so that no request reads a banner from the database.
+
+One immutable snapshot a tenant, swapped in one assignment. A change is published after its commit, and a poll of the
+version numbers stands behind the message; every process is fresh within two seconds. An id that is not in memory is
+asked for once in PostgreSQL (others who ask meanwhile wait for the same answer) before anybody is told 404: it may be
+brand new, or deleted, and deleted banners still count.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Literal
+from uuid import UUID
+
+import msgspec
+
+from handbill.banners import store
+from handbill.banners.model import Banner, Campaign, Placement
+from handbill.infra.postgres import Database
+from handbill.infra.redis import Redis
+from handbill.kit.clock import Clock
+from handbill.kit.errors import Busy
+from handbill.kit.telemetry import logs, metrics
+
+_log = logs.get("catalogue")
+
+CHANNEL = "handbill:catalogue"
+_POLL_S = 1.0
+_OVERLAP = timedelta(seconds=60)  # a change is dated by its transaction's start and may commit a good while later
+_NEGATIVE_S = 1.0
+_REMEMBERED = 10_000
+
+Kind = Literal["banner", "placement", "campaign"]
+
+
+class Found(msgspec.Struct, frozen=True):
+    """What a public id stands for."""
+
+    tenant_id: int
+    id: int
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """One tenant's catalogue at one version."""
+
+    tenant_id: int
+    version: int
+    banners: tuple[Banner, ...]
+    by_id: Mapping[int, Banner]
+    placements: Mapping[int, Placement]
+    campaigns: Mapping[int, Campaign]
+
+    def shown(self, now: datetime) -> list[Banner]:
+        """Banners whose switch is on and whose window, and whose campaign's, holds `now`; in order of their ids."""
+        return [banner for banner in self.banners if banner.open_at(now) and self._campaign_open(banner, now)]
+
+    def _campaign_open(self, banner: Banner, now: datetime) -> bool:
+        if banner.campaign_id is None:
+            return True
+        campaign = self.campaigns.get(banner.campaign_id)
+        return campaign is not None and campaign.open_at(now)
+
+
+def _empty(tenant_id: int) -> Snapshot:
+    return Snapshot(tenant_id, 0, (), {}, {}, {})
+
+
+class Catalogue:
+    def __init__(self, database: Database, redis: Redis, clock: Clock) -> None:
+        self._database = database
+        self._redis = redis
+        self._clock = clock
+        self._tenants: dict[int, Snapshot] = {}
+        self._public: dict[tuple[Kind, UUID], Found] = {}
+        self._gone: OrderedDict[tuple[Kind, UUID], Found] = OrderedDict()  # deleted, but they still count
+        self._absent: OrderedDict[tuple[Kind, UUID], float] = OrderedDict()
+        self._asking: dict[tuple[Kind, UUID], asyncio.Future[Found | None]] = {}
+        self._since: datetime | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._poke = asyncio.Event()
+        self._watchers: list[Callable[[int], None]] = []
+
+    async def start(self) -> None:
+        await self.refresh()
+        self._tasks = [
+            asyncio.create_task(self._listen(), name="catalogue-listen"),
+            asyncio.create_task(self._poll(), name="catalogue-poll"),
+        ]
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
+
+    def tenant(self, tenant_id: int) -> Snapshot:
+        return self._tenants.get(tenant_id) or _empty(tenant_id)
+
+    def tenants(self) -> list[int]:
+        return list(self._tenants)
+
+    def watch(self, told: Callable[[int], None]) -> None:
+        """Be told the tenant whose snapshot was swapped."""
+        self._watchers.append(told)
+
+    async def find(self, kind: Kind, public_id: UUID) -> Found | None:
+        """Whose it is and its number inside; None when no such thing ever was."""
+        key = (kind, public_id)
+        found = self._public.get(key) or self._gone.get(key)
+        if found is not None:
+            return found
+        absent = self._absent.get(key)
+        if absent is not None and self._clock.monotonic() - absent < _NEGATIVE_S:
+            return None
+        return await self._ask(key)
+
+    def known(self, kind: Kind, public_id: UUID) -> Found | None:
+        """Without asking anybody: the hot path tries this first."""
+        return self._public.get((kind, public_id))
+
+    async def banner(self, found: Found) -> Banner | None:
+        """The banner itself, also one that was deleted or archived since."""
+        banner = self.tenant(found.tenant_id).by_id.get(found.id)
+        if banner is not None:
+            return banner
+        async with self._database.tenant(found.tenant_id) as tx:
+            return await store.read_any_banner(tx, found.tenant_id, found.id)
+
+    async def refresh(self) -> None:
+        """Load what changed since the last look; everything, the first time."""
+        async with self._database.worker() as tx:
+            if self._since is None:
+                versions = await store.all_versions(tx)
+            else:
+                versions = await store.versions_since(tx, self._since - _OVERLAP)
+            began = await store.now(tx)
+        stale = [tenant for tenant, version in versions.items() if self.tenant(tenant).version != version]
+        if stale:
+            await self._load(stale, versions)
+        self._since = began
+
+    async def changed(self, tenant_id: int) -> None:
+        """Tell every process, this one included. A lost message costs a second: the poll stands behind it."""
+        try:
+            await self._redis.call("PUBLISH", CHANNEL, str(tenant_id))
+        except Busy:
+            _log.warning("catalogue-unheard", tenant=tenant_id, detail="the poll will find the change")
+        self._poke.set()
+
+    async def _load(self, tenants: Sequence[int], versions: Mapping[int, int]) -> None:
+        async with self._database.worker() as tx:
+            banners, placements, campaigns = await store.load(tx, tenants)
+        for tenant in tenants:
+            snapshot = _snapshot(tenant, versions[tenant], banners, placements, campaigns)
+            self._swap(snapshot)
+        metrics.CATALOGUE_LOADS.inc(len(tenants))
+
+    def _swap(self, snapshot: Snapshot) -> None:
+        old = self.tenant(snapshot.tenant_id)
+        if old.version > snapshot.version:
+            return  # a slower reader must not bring back the past
+        before, after = _publics(old), _publics(snapshot)
+        self._tenants[snapshot.tenant_id] = snapshot
+        self._public.update(after)
+        for key, found in before.items():
+            if key not in after:
+                self._public.pop(key, None)
+                self._remember(key, found)
+        for key in after:
+            self._absent.pop(key, None)
+        for told in self._watchers:
+            told(snapshot.tenant_id)
+
+    def _remember(self, key: tuple[Kind, UUID], found: Found) -> None:
+        self._gone[key] = found
+        if len(self._gone) > _REMEMBERED:
+            self._gone.popitem(last=False)
+
+    async def _ask(self, key: tuple[Kind, UUID]) -> Found | None:
+        asking = self._asking.get(key)
+        if asking is not None:
+            return await asyncio.shield(asking)
+        asking = self._asking[key] = asyncio.get_running_loop().create_future()
+        try:
+            async with self._database.lookup() as tx:
+                found = await store.find_public(tx, *key)
+        except BaseException as error:
+            if not asking.done():
+                asking.set_exception(error if isinstance(error, Exception) else Busy("The look-up was cut short."))
+                asking.exception()  # nobody else may be waiting: that is no leak
+            raise
+        finally:
+            del self._asking[key]
+        answer = Found(*found) if found else None
+        if answer is None:
+            self._absent[key] = self._clock.monotonic()
+            if len(self._absent) > _REMEMBERED:
+                self._absent.popitem(last=False)
+        else:
+            self._remember(key, answer)
+        asking.set_result(answer)
+        return answer
+
+    async def _listen(self) -> None:
+        async with self._redis.subscribe(CHANNEL) as messages:
+            async for _ in messages:
+                self._poke.set()
+
+    async def _poll(self) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._poke.wait(), _POLL_S)
+            self._poke.clear()
+            await self._tried(self.refresh)
+
+    async def _tried(self, work: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await work()
+        except Busy as error:
+            metrics.CATALOGUE_STALE.inc()
+            _log.warning("catalogue-stale", reason=error.code, detail="serving the last copy until PostgreSQL answers")
+
+
+def _snapshot(
+    tenant: int,
+    version: int,
+    banners: Sequence[Banner],
+    placements: Sequence[Placement],
+    campaigns: Sequence[Campaign],
+) -> Snapshot:
+    own = tuple(sorted((banner for banner in banners if banner.tenant_id == tenant), key=lambda banner: banner.id))
+    return Snapshot(
+        tenant,
+        version,
+        own,
+        {banner.id: banner for banner in own},
+        {place.id: place for place in placements if place.tenant_id == tenant},
+        {campaign.id: campaign for campaign in campaigns if campaign.tenant_id == tenant},
+    )
+
+
+def _publics(snapshot: Snapshot) -> dict[tuple[Kind, UUID], Found]:
+    tenant = snapshot.tenant_id
+    found: dict[tuple[Kind, UUID], Found] = {}
+    for banner in snapshot.banners:
+        found["banner", banner.public_id] = Found(tenant, banner.id)
+    for place in snapshot.placements.values():
+        found["placement", place.public_id] = Found(tenant, place.id)
+    for campaign in snapshot.campaigns.values():
+        found["campaign", campaign.public_id] = Found(tenant, campaign.id)
+    return found

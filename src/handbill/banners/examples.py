@@ -1,0 +1,89 @@
+"""What the routes' bodies look like, for a reader of the OpenAPI page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+ID = "0190163d-8694-739b-aea5-966c26f8ad91"
+_AT = "2026-07-01T09:30:00Z"
+
+NEW_BANNER: dict[str, Any] = {
+    "x_times": 2,
+    "y_hours": 24,
+    "z_duration_sec": 3,
+    "start_date": "2026-04-01T00:00:00Z",
+    "end_date": "2026-04-30T23:59:59Z",
+    "asset_url": "https://cdn.example.com/banners/summer-sale",
+}
+BANNER: dict[str, Any] = {
+    "banner_id": ID,
+    "name": "Summer sale",
+    "title": "Summer sale",
+    "description": "Everything for the beach",
+    "image_url": "https://cdn.example.com/summer.png",
+    "cta_link": "https://shop.example.com/summer",
+    "asset_url": "https://cdn.example.com/banners/summer-sale",
+    "x_times": 2,
+    "y_hours": 24,
+    "z_duration_sec": 3,
+    "is_active": True,
+    "start_date": "2026-04-01T00:00:00Z",
+    "end_date": "2026-04-30T23:59:59Z",
+    "publish_at": "2026-04-01T00:00:00Z",
+    "expires_at": "2026-04-30T23:59:59Z",
+    "schedule_status": "active",
+    "campaign_id": None,
+    "placement_ids": [],
+    "archived": False,
+    "version": 1,
+    "created_at": _AT,
+    "updated_at": _AT,
+}
+NEW_PLACEMENT: dict[str, Any] = {"name": "Home, top", "slug": "home-top"}
+PLACEMENT: dict[str, Any] = {
+    "placement_id": ID,
+    "name": "Home, top",
+    "slug": "home-top",
+    "description": None,
+    "version": 1,
+    "created_at": _AT,
+    "updated_at": _AT,
+}
+NEW_CAMPAIGN: dict[str, Any] = {"name": "Summer", "starts_at": "2026-04-01T00:00:00Z", "ends_at": None}
+CAMPAIGN: dict[str, Any] = {
+    "campaign_id": ID,
+    "name": "Summer",
+    "status": "active",
+    "is_active": True,
+    "starts_at": "2026-04-01T00:00:00Z",
+    "ends_at": None,
+    "version": 1,
+    "created_at": _AT,
+    "updated_at": _AT,
+}
+
+_FIGURES: dict[str, Any] = {
+    "impressions": 1200,
+    "clicks": 36,
+    "views": 800,
+    "dismissals": 90,
+    "marked_impressions": 4,
+    "marked_clicks": 0,
+    "marked_views": 0,
+    "ctr": 0.03,
+    "banner_id": None,
+    "placement_id": None,
+    "campaign_id": None,
+}
+STATS: dict[str, Any] = {
+    "rows": [{"at": "2026-06-19T00:00:00Z", **_FIGURES}],
+    "totals": {"at": None, **_FIGURES},
+    "zone": "UTC",
+    "fresh_at": "2026-06-19T12:00:00Z",
+    "days": [],
+    "suspected": [{"reason": "too_fast", "kind": "click", "events": 2}],
+}
+
+
+def page(item: dict[str, Any]) -> dict[str, Any]:
+    return {"items": [item], "next": None}

@@ -1,0 +1,235 @@
+"""Banners, placements and campaigns: what the catalogue holds and what callers may send.
+
+`start_date` and `end_date` are the same two times as `publish_at` and `expires_at` under another name; a caller may use
+either pair. Shown = the operator's switch is on and now lies in the window, of the banner and of its campaign.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Literal
+from uuid import UUID
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+Name = Annotated[str, Meta(min_length=1, max_length=200, description="What people call it")]
+Text = Annotated[str, Meta(max_length=5000)]
+Title = Annotated[str, Meta(max_length=500)]
+Url = Annotated[str, Meta(min_length=1, max_length=2000, description="http(s) address, or a path on the same site")]
+Slug = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$", description="Short name for use in code")]
+XTimes = Annotated[int, Meta(ge=1, le=1000, description="How often a user may see it inside the window")]
+YHours = Annotated[int, Meta(ge=1, le=8760, description="The rolling window in hours")]
+ZSeconds = Annotated[int, Meta(ge=1, le=3600, description="How long it stays on screen, in seconds")]
+
+When = Annotated[datetime, Meta(tz=True, description="A time with its zone, e.g. 2026-04-01T00:00:00Z")]
+
+ScheduleStatus = Literal["scheduled", "active", "expired"]
+CampaignStatus = Literal["scheduled", "active", "ended"]
+
+
+class Placement(msgspec.Struct, frozen=True):
+    id: int
+    tenant_id: int
+    public_id: UUID
+    name: str
+    slug: str
+    description: str | None
+    version: int
+    created_at: datetime
+    updated_at: datetime
+    deleted_at: datetime | None
+
+
+class Campaign(msgspec.Struct, frozen=True):
+    id: int
+    tenant_id: int
+    public_id: UUID
+    name: str
+    status: CampaignStatus
+    is_active: bool
+    starts_at: datetime | None
+    ends_at: datetime | None
+    version: int
+    created_at: datetime
+    updated_at: datetime
+    deleted_at: datetime | None
+
+    def open_at(self, now: datetime) -> bool:
+        return self.is_active and self.deleted_at is None and _inside(self.starts_at, self.ends_at, now)
+
+
+class Banner(msgspec.Struct, frozen=True):
+    id: int
+    tenant_id: int
+    public_id: UUID
+    campaign_id: int | None
+    name: str
+    title: str | None
+    description: str | None
+    image_url: str | None
+    cta_link: str | None
+    asset_url: str | None
+    x_times: int
+    y_hours: int
+    z_duration_sec: int
+    is_active: bool
+    publish_at: datetime | None
+    expires_at: datetime | None
+    schedule_status: ScheduleStatus
+    placement_ids: list[int]
+    version: int
+    created_at: datetime
+    updated_at: datetime
+    archived_at: datetime | None
+    deleted_at: datetime | None
+    limits_raised_at: datetime | None = None
+
+    def open_at(self, now: datetime) -> bool:
+        """Its own switch and window; the campaign's come on top."""
+        if not self.is_active or self.deleted_at is not None or self.archived_at is not None:
+            return False
+        return _inside(self.publish_at, self.expires_at, now)
+
+
+def schedule_status(publish_at: datetime | None, expires_at: datetime | None, now: datetime) -> ScheduleStatus:
+    """Where `now` lies in the half-open window. The sync statement decides by the same rule."""
+    if expires_at is not None and expires_at <= now:
+        return "expired"
+    if publish_at is not None and publish_at > now:
+        return "scheduled"
+    return "active"
+
+
+def _inside(start: datetime | None, end: datetime | None, now: datetime) -> bool:
+    return (start is None or start <= now) and (end is None or now < end)
+
+
+# --- what callers send
+
+
+class NewPlacement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    name: Name
+    slug: Slug
+    description: Text | None = None
+
+
+class PlacementPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    name: Name | UnsetType = UNSET
+    slug: Slug | UnsetType = UNSET
+    description: Text | UnsetType | None = UNSET
+
+
+class NewCampaign(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    name: Name
+    is_active: bool = True
+    starts_at: When | None = None
+    ends_at: When | None = None
+
+
+class CampaignPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    name: Name | UnsetType = UNSET
+    is_active: bool | UnsetType = UNSET
+    starts_at: When | UnsetType | None = UNSET
+    ends_at: When | UnsetType | None = UNSET
+
+
+class NewBanner(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    x_times: XTimes
+    y_hours: YHours
+    z_duration_sec: ZSeconds
+    name: Name | None = None
+    title: Title | None = None
+    description: Text | None = None
+    image_url: Url | None = None
+    cta_link: Url | None = None
+    asset_url: Url | None = None
+    campaign_id: UUID | None = None
+    placement_ids: Annotated[list[UUID], Meta(max_length=100)] = []
+    is_active: bool = True
+    start_date: When | None = None
+    end_date: When | None = None
+    publish_at: When | None = None
+    expires_at: When | None = None
+
+
+class BannerPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    x_times: XTimes | UnsetType = UNSET
+    y_hours: YHours | UnsetType = UNSET
+    z_duration_sec: ZSeconds | UnsetType = UNSET
+    name: Name | UnsetType = UNSET
+    title: Title | UnsetType | None = UNSET
+    description: Text | UnsetType | None = UNSET
+    image_url: Url | UnsetType | None = UNSET
+    cta_link: Url | UnsetType | None = UNSET
+    asset_url: Url | UnsetType | None = UNSET
+    campaign_id: UUID | UnsetType | None = UNSET
+    placement_ids: Annotated[list[UUID], Meta(max_length=100)] | UnsetType = UNSET
+    is_active: bool | UnsetType = UNSET
+    start_date: When | UnsetType | None = UNSET
+    end_date: When | UnsetType | None = UNSET
+    publish_at: When | UnsetType | None = UNSET
+    expires_at: When | UnsetType | None = UNSET
+
+
+# --- what callers get
+
+
+class BannerView(msgspec.Struct, frozen=True):
+    """A banner as its owner reads it. Ids are the public ones."""
+
+    banner_id: UUID
+    name: str
+    title: str | None
+    description: str | None
+    image_url: str | None
+    cta_link: str | None
+    asset_url: str | None
+    x_times: int
+    y_hours: int
+    z_duration_sec: int
+    is_active: bool
+    start_date: datetime | None
+    end_date: datetime | None
+    publish_at: datetime | None
+    expires_at: datetime | None
+    schedule_status: ScheduleStatus
+    campaign_id: UUID | None
+    placement_ids: list[UUID]
+    archived: bool
+    version: int
+    created_at: datetime
+    updated_at: datetime
+
+
+class PlacementView(msgspec.Struct, frozen=True):
+    placement_id: UUID
+    name: str
+    slug: str
+    description: str | None
+    version: int
+    created_at: datetime
+    updated_at: datetime
+
+
+class CampaignView(msgspec.Struct, frozen=True):
+    campaign_id: UUID
+    name: str
+    status: CampaignStatus
+    is_active: bool
+    starts_at: datetime | None
+    ends_at: datetime | None
+    version: int
+    created_at: datetime
+    updated_at: datetime
+
+
+class BannerFilter(msgspec.Struct, frozen=True):
+    """What a list of banners may be narrowed by."""
+
+    schedule_status: ScheduleStatus | None = None
+    is_active: bool | None = None
+    campaign_id: UUID | None = None
+    placement_id: UUID | None = None
+    archived: bool = False
+    search: Annotated[str, Meta(max_length=200)] | None = None

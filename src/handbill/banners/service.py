@@ -1,0 +1,81 @@
+"""The face of this room: the catalogue and its editor, what is shown, what is tracked, and the stats."""
+
+from __future__ import annotations
+
+from handbill.banners.catalogue import Catalogue
+from handbill.banners.editor import Editor
+from handbill.banners.imports import CHUNK, Importer, Refused, lines
+from handbill.banners.limits import CatalogueBook
+from handbill.banners.retention import Retention
+from handbill.banners.rollup import Rollup
+from handbill.banners.schedule import Schedule
+from handbill.banners.serving import Serving
+from handbill.banners.sink import BannerSink
+from handbill.banners.stats import Stats, StatsAnswer, StatsQuery
+from handbill.banners.tally import FIGURES
+from handbill.banners.throttle import Throttle, ThrottlePolicy
+from handbill.banners.tracking import Tracking
+from handbill.banners.views import Views
+from handbill.caps.service import CapsService
+from handbill.events.service import EventsService
+from handbill.infra.postgres import Database
+from handbill.infra.redis import Keys, Redis
+from handbill.infra.state import StateTable
+from handbill.kit.clock import Clock
+from handbill.kit.fast import FastRoute
+from handbill.kit.ids import Ids
+from handbill.tenants.service import TenantService
+
+__all__ = [
+    "CHUNK", "STATE", "BannerSink", "BannersService", "Catalogue", "CatalogueBook", "Refused",
+    "ThrottlePolicy", "lines",
+]  # fmt: skip
+
+_RAW = frozenset({"received_at", "lane"})
+STATE = (
+    StateTable("banners.placements", ("id",), frozenset({"updated_at"})),
+    StateTable("banners.campaigns", ("id",), frozenset({"updated_at"})),
+    StateTable("banners.banners", ("id",), frozenset({"updated_at"})),
+    StateTable("banners.banner_impressions", ("tenant_id", "event_key"), _RAW),
+    StateTable("banners.banner_clicks", ("tenant_id", "event_key"), _RAW),
+    StateTable("banners.banner_stats", (), frozenset({"lane", "updated_at"}), frozenset(FIGURES)),
+)
+
+
+class BannersService:
+    def __init__(
+        self,
+        database: Database,
+        redis: Redis,
+        tenants: TenantService,
+        catalogue: Catalogue,
+        events: EventsService,
+        caps: CapsService,
+        clock: Clock,
+        *,
+        throttle: ThrottlePolicy | None = None,
+        accidental_close_ms: int = 500,
+        retention_days: int = 90,
+        keys: Keys | None = None,
+    ) -> None:
+        ids = Ids(clock)
+        self.catalogue = catalogue
+        self.editor = Editor(database, catalogue, tenants.audit, clock, ids)
+        self.schedule = Schedule(database, redis, catalogue)
+        self.rollup = Rollup(database, clock, ids)
+        self.stats = Stats(database, tenants.directory, clock)
+        self.retention = Retention(database, clock, days=retention_days)
+        self.importer = Importer(catalogue, events, clock)
+        self._events = events
+        guard = Throttle(redis, keys or Keys(), clock, throttle)
+        self.serving = Serving(catalogue, caps, tenants.directory, clock)
+        self._tracking = Tracking(catalogue, events, tenants.directory, guard, clock)
+        self._views = Views(
+            catalogue, events, caps, tenants.directory, guard, clock, accidental_close_ms=accidental_close_ms
+        )
+
+    async def read_stats(self, tenant_id: int, query: StatsQuery) -> StatsAnswer:
+        return await self.stats.read(tenant_id, query, self._events.lag[1])
+
+    def fast_routes(self) -> list[FastRoute]:
+        return [*self.serving.routes(), *self._views.routes(), *self._tracking.routes()]

@@ -1,0 +1,27 @@
+-- name: months_of
+-- no-tenant: partitions are everybody's
+select c.relname::text as part, to_date(right(c.relname, 6), 'YYYYMM') as month
+from pg_inherits i join pg_class c on c.oid = i.inhrelid
+where i.inhparent = $1::text::regclass and c.relname ~ '_[0-9]{6}$'
+order by 2
+
+-- name: keep_days
+-- no-tenant: a shared partition goes only when no tenant needs it
+select max(coalesce((s.privacy ->> 'retention_days')::int, $1)) from tenants.settings s
+
+-- name: longest_window_hours
+-- no-tenant: a shared partition goes only when no tenant needs it
+select coalesce(max(y_hours), 1) from banners.banners where deleted_at is null
+
+-- name: unrolled_before
+-- no-tenant: a shared partition goes only when no tenant needs it
+select count(*) from banners.stat_days
+where day < $1 and raw_gone_at is null and (rolled_at is null or dirty_since is not null)
+
+-- name: mark_raw_gone
+-- no-tenant: the partition of all tenants is gone
+update banners.stat_days set raw_gone_at = now() where day < $1 and raw_gone_at is null
+
+-- name: drop_month
+-- no-tenant: the partition of all tenants goes
+select handbill_drop_month($1::text::regclass, $2)

@@ -1,0 +1,38 @@
+"""Marks that depend on other events: a click nobody saw an impression for, repeats faster than a hand.
+
+They are a function of the set of a day's rows, worked out with its roll-up and never while events arrive: so neither
+the order of arrival nor a repetition can change them. The rows stay as they are; the marks stand beside them.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+
+from handbill.infra import sqlfiles
+from handbill.infra.postgres import Tx
+
+S = sqlfiles.load("handbill.banners")
+
+DOCS = {
+    "no_impression": "A click without an impression of that banner by the same session or user in the day before.",
+    "too_fast": "A click less than a second after the one before it, same session or user, same banner.",
+}
+
+
+class Suspected(msgspec.Struct, frozen=True):
+    reason: str
+    kind: str
+    events: int
+
+
+async def judge(tx: Tx, tenant: int, start: datetime, end: datetime) -> int:
+    """Work the marks of a range out anew; how many there are."""
+    await tx.execute(S.forget_marks, tenant, start, end)
+    marked = await tx.execute(S.mark_unseen_clicks, tenant, start, end)
+    return marked + await tx.execute(S.mark_fast_repeats, tenant, start, end)
+
+
+async def counted(tx: Tx, tenant: int, start: datetime, end: datetime, banners: list[int] | None) -> list[Suspected]:
+    return [Suspected(**dict(row)) for row in await tx.fetch(S.count_marks, tenant, start, end, banners)]

@@ -1,0 +1,197 @@
+"""Impressions and clicks over HTTP: public, answered in milliseconds, 202 only when they are durable.
+
+The tenant comes from the banner. A placement must be the same tenant's; an unknown campaign keeps the event without
+one, since it may have been deleted after the banner was shown. Deleted banners and placements still count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+from uuid import UUID
+
+import msgspec
+
+from handbill.banners import docs, wire
+from handbill.banners.catalogue import Catalogue, Found, Kind
+from handbill.banners.marks import BOT, device_of, is_bot
+from handbill.banners.throttle import Throttle
+from handbill.banners.wire import Accepted, BatchAccepted, BatchData, ClickIn, ImpressionIn, Rejected
+from handbill.events.model import HORIZON_DAYS, Click, Dropped, Event, Impression, Reason
+from handbill.events.service import EventsService
+from handbill.kit.clock import Clock
+from handbill.kit.errors import HandbillError, Invalid, NotFound, Unsupported
+from handbill.kit.fast import FastDoc, FastHandler, FastReply, FastRequest, FastRoute
+from handbill.tenants.service import Directory
+
+T = TypeVar("T", ImpressionIn, ClickIn)
+
+_HORIZON_MS = HORIZON_DAYS * 86_400_000
+BODY_LIMIT = 1 << 20
+TYPES = (b"application/json", b"text/plain", b"application/csp-report", b"")
+"""Beacons may send only plain types; what they carry is JSON all the same."""
+
+
+_IMPRESSION = msgspec.json.encode(Accepted("Impression recorded."))
+_CLICK = msgspec.json.encode(Accepted("Click recorded."))
+
+
+class Tracking:
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        events: EventsService,
+        directory: Directory,
+        throttle: Throttle,
+        clock: Clock,
+    ) -> None:
+        self._catalogue = catalogue
+        self._events = events
+        self._directory = directory
+        self._throttle = throttle
+        self._clock = clock
+
+    def routes(self) -> list[FastRoute]:
+        return [
+            _route("impression", self.impression, docs.IMPRESSION),
+            _route("click", self.click, docs.CLICK),
+            _route("impression/batch", self.impressions, docs.IMPRESSIONS),
+            _route("click/batch", self.clicks, docs.CLICKS),
+        ]
+
+    async def impression(self, request: FastRequest) -> FastReply:
+        await self._one(request, ImpressionIn, _impression)
+        return FastReply(202, _IMPRESSION)
+
+    async def click(self, request: FastRequest) -> FastReply:
+        await self._one(request, ClickIn, _click)
+        return FastReply(202, _CLICK)
+
+    async def impressions(self, request: FastRequest) -> FastReply:
+        return await self._many(request, ImpressionIn, _impression, "impressions")
+
+    async def clicks(self, request: FastRequest) -> FastReply:
+        return await self._many(request, ClickIn, _click, "clicks")
+
+    async def _one(self, request: FastRequest, kind: type[T], make: Make[T]) -> None:
+        check_type(request)
+        await self._throttle.take(request.client_ip, 1)
+        sent = wire.one(kind, request.body)
+        await self._events.accept([await self._event(request, sent, make)])
+
+    async def _many(self, request: FastRequest, kind: type[T], make: Make[T], what: str) -> FastReply:
+        check_type(request)
+        found = wire.many(kind, request.body)
+        await self._throttle.take(request.client_ip, len(found))
+        events: list[Event] = []
+        rejected: list[Rejected] = []
+        for place, sent in found:
+            try:
+                if isinstance(sent, Invalid):
+                    raise sent
+                events.append(await self._event(request, sent, make))
+            except (Invalid, NotFound) as error:
+                rejected.append(Rejected(place, error.code, error.detail, list(error.faults)))
+        return await accept_batch(self._events, events, rejected, what)
+
+    async def _event(self, request: FastRequest, sent: T, make: Make[T]) -> Event:
+        found = await self._found("banner", sent.bannerPublicId)
+        placement = await self._found("placement", sent.placementPublicId, found.tenant_id)
+        campaign = None
+        if sent.campaignPublicId is not None:
+            named = await self._catalogue.find("campaign", sent.campaignPublicId)
+            campaign = named.id if named is not None and named.tenant_id == found.tenant_id else None
+        received = self._clock.now_ms()
+        at = wire.occurred(sent.occurredAt, received)
+        if at < received - _HORIZON_MS:
+            raise too_old()
+        if await self._untracked(request, found.tenant_id):
+            return Dropped(
+                found.tenant_id, sent.correlationId, at, received, _KINDS[type(sent)], str(Reason.DO_NOT_TRACK)
+            )
+        return make(sent, found, placement.id, campaign, at, received, request)
+
+    async def _found(self, kind: Kind, public_id: UUID, tenant_id: int | None = None) -> Found:
+        found = self._catalogue.known(kind, public_id) or await self._catalogue.find(kind, public_id)
+        if found is None or (tenant_id is not None and found.tenant_id != tenant_id):
+            raise NotFound(f"There is no {kind} {public_id}; nothing was counted.", code=f"{kind.upper()}_NOT_FOUND")
+        return found
+
+    async def _untracked(self, request: FastRequest, tenant_id: int) -> bool:
+        """The browser asks not to be tracked, and the tenant respects that."""
+        if request.headers.get(b"dnt") != b"1" and request.headers.get(b"sec-gpc") != b"1":
+            return False
+        profile = await self._directory.profile(tenant_id)
+        return profile.settings.privacy.respect_dnt
+
+
+def _route(name: str, handler: FastHandler, doc: FastDoc) -> FastRoute:
+    return FastRoute("POST", f"/api/banners/events/{name}", handler, cors=True, body_limit=BODY_LIMIT, doc=doc)
+
+
+Make = Callable[[T, Found, int, int | None, int, int, FastRequest], Event]
+
+
+def check_type(request: FastRequest) -> None:
+    given = request.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+    if given not in TYPES:
+        raise Unsupported("Send JSON, as application/json or, from a beacon, as text/plain; nothing was kept.")
+
+
+def too_old() -> Invalid:
+    return Invalid(
+        f"It happened more than {HORIZON_DAYS} days ago and cannot be told from a copy; it was not counted.",
+        code="TOO_OLD",
+    )
+
+
+async def accept_batch(
+    events: EventsService,
+    accepted: Sequence[Event],
+    rejected: list[Rejected],
+    what: str,
+    extra: Sequence[Sequence[object]] = (),
+) -> FastReply:
+    """Keep what is good and name what is not. A batch with nothing good in it is refused whole."""
+    if not accepted:
+        first: HandbillError = Invalid(
+            f"None of the {len(rejected)} {what} could be kept; the first: {rejected[0].detail}",
+            code=rejected[0].code,
+            faults=[fault for item in rejected for fault in item.faults],
+        )
+        raise first
+    await events.accept(accepted, extra)
+    data = BatchData(len(accepted), rejected)
+    return FastReply(202, msgspec.json.encode(BatchAccepted(f"{len(accepted)} {what} recorded.", data)))
+
+
+def marks_of(request: FastRequest) -> tuple[str, ...]:
+    agent = request.headers.get(b"user-agent", b"")
+    return (BOT,) if is_bot(agent.decode("latin-1")) else ()
+
+
+def _device(sent: str | None, request: FastRequest) -> str | None:
+    return sent or device_of(request.headers.get(b"user-agent", b"").decode("latin-1"))
+
+
+def _impression(
+    sent: ImpressionIn, found: Found, placement: int, campaign: int | None, at: int, received: int, request: FastRequest
+) -> Event:
+    return Impression(
+        found.tenant_id, sent.correlationId, at, received, found.id, placement, campaign, sent.userId, sent.sessionId,
+        _device(sent.deviceType, request), sent.countryCode and sent.countryCode.upper(), sent.pageUrl,
+        marks_of(request), sent.referrerUrl,
+    )  # fmt: skip
+
+
+def _click(
+    sent: ClickIn, found: Found, placement: int, campaign: int | None, at: int, received: int, request: FastRequest
+) -> Event:
+    return Click(
+        found.tenant_id, sent.correlationId, at, received, found.id, placement, campaign, sent.userId, sent.sessionId,
+        _device(sent.deviceType, request), sent.countryCode and sent.countryCode.upper(), sent.pageUrl,
+        marks_of(request), sent.destinationUrl,
+    )  # fmt: skip
+
+
+_KINDS = {ImpressionIn: "impression", ClickIn: "click"}

@@ -1,0 +1,58 @@
+"""From a view to its changes: which scopes it touches, and what the catalogue says about each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+import msgspec
+
+from handbill.caps.model import OPEN_MS, Change, Kind, Limits, Verb, fingerprint, scope
+
+_LONGEST_MS = 366 * 86_400_000
+
+
+class Book(Protocol):
+    """What is limited how, as the catalogue in memory knows it. Declared here, handed in by the wiring."""
+
+    def limits(self, tenant_id: int, scope: int) -> Limits | None:
+        """The limits of a scope; None where nothing is limited, and nothing needs to be kept."""
+
+    def longest_ms(self, tenant_id: int | None) -> int:
+        """The longest window with an end, of a tenant or of all: what is older matters to nobody."""
+
+
+class CapMove(msgspec.Struct, frozen=True):
+    """One counted view in one scope."""
+
+    scope: int
+    fingerprint: int
+    at_ms: int
+
+
+def moves_of(
+    event_key: bytes, at_ms: int, banner_id: int, campaign_id: int | None = None, placement_id: int | None = None
+) -> tuple[CapMove, ...]:
+    """A view counts for its banner, and for its campaign and placement where it has them."""
+    short = fingerprint(event_key)
+    scopes = [scope(Kind.BANNER, banner_id)]
+    if campaign_id is not None:
+        scopes.append(scope(Kind.CAMPAIGN, campaign_id))
+    if placement_id is not None:
+        scopes.append(scope(Kind.PLACEMENT, placement_id))
+    return tuple(CapMove(each, short, at_ms) for each in scopes)
+
+
+def changes(book: Book, verb: Verb, tenant_id: int, moves: Iterable[CapMove]) -> list[Change]:
+    """What these moves change; scopes without limits keep nothing."""
+    found = []
+    for move in moves:
+        limits = book.limits(tenant_id, move.scope)
+        if limits is not None:
+            found.append(Change(verb, move.scope, move.at_ms, move.fingerprint, limits.keep, limits.horizon_ms))
+    return found
+
+
+def sweep_ms(book: Book, tenant_id: int | None) -> int:
+    """How long a scope may be silent before it is dropped: the longest window, and time enough for open ones."""
+    return min(max(book.longest_ms(tenant_id), OPEN_MS), _LONGEST_MS)

@@ -1,0 +1,167 @@
+"""Packed values in Redis: changed by one script, read for many subjects in one coalesced command.
+
+The generation mark says that the store is whole: while it stands, an absent value means "no views". A wiped Redis has
+lost the mark with everything else, and until the values are rebuilt from PostgreSQL no answer from here is sure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from handbill.caps import script
+from handbill.caps.model import Change, Subject, digest
+from handbill.caps.packed import EMPTY, Malformed, Shelf
+from handbill.infra.redis import Keys, Redis, RedisError
+from handbill.kit.errors import Broken
+from handbill.kit.telemetry import logs, metrics
+
+_log = logs.get("caps")
+
+_CHUNK = 500
+"""Subjects per round trip: a few milliseconds of script time, so that nobody behind us waits long."""
+
+_STAND = """
+-- Sets the mark only if the store has not been wiped since the rebuild began.
+if redis.call('GET', KEYS[2]) ~= ARGV[1] then return 0 end
+redis.call('SET', KEYS[1], ARGV[1])
+redis.call('DEL', KEYS[2])
+return 1
+"""
+
+_FORGET = """
+-- Deletes a merged value only if nobody changed it since it was read.
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+return redis.call('DEL', KEYS[1])
+"""
+
+
+class Reading(msgspec.Struct, frozen=True):
+    """What the store says about one subject. Not `sure`: the value may lack views that PostgreSQL has."""
+
+    shelf: Shelf
+    sure: bool
+
+
+class CapsStore:
+    def __init__(self, redis: Redis, keys: Keys) -> None:
+        self._redis = redis
+        self._apply = redis.script(script.SOURCE)
+        self._stand = redis.script(_STAND)
+        self._forget = redis.script(_FORGET)
+        # Short on purpose: with sixteen bytes of digest a key fits the smallest memory block that can hold one.
+        self._prefix = keys.plain("c").encode() + b":"
+        self._mark = keys.tagged("caps", "caps", "mark")
+        self._building = keys.tagged("caps", "caps", "building")
+        self._together = True
+        self._asked: list[tuple[list[bytes], asyncio.Future[tuple[bool, list[bytes | None]]]]] = []
+        self._asking: asyncio.Task[None] | None = None
+
+    def key(self, subject: Subject) -> bytes:
+        return self._prefix + digest(subject)
+
+    # --- changing
+    def command(self, subject: Subject, changes: Sequence[Change], now_ms: int, sweep_ms: int) -> list[Any]:
+        """The change as one Redis command, to travel in the same round trip as the journal's append."""
+        return self._apply.command([self.key(subject)], [script.argument(changes, now_ms, sweep_ms)])
+
+    async def run(self, commands: Sequence[Sequence[Any]]) -> None:
+        """Many subjects' commands, order kept. A value that cannot be changed is named once the others are done."""
+        trouble: Exception | None = None
+        for start in range(0, len(commands), _CHUNK):
+            for reply in await self._redis.many(commands[start : start + _CHUNK], errors=True):
+                trouble = self.trouble(reply) or trouble
+        if trouble is not None:
+            raise trouble
+
+    def trouble(self, reply: Any) -> Exception | None:
+        """Read a change's reply: count what was malformed, and say what failed."""
+        if isinstance(reply, Exception):
+            return reply
+        _, malformed, failed, why = reply
+        if malformed:
+            metrics.CAPS_MALFORMED.inc(malformed)
+            _log.error("caps-malformed", values=malformed, detail="replaced by what is known since")
+        if failed:
+            return Broken(f"A cap value could not be changed: {why.decode('utf-8', 'replace')}", code="CAPS_REFUSED")
+        return None
+
+    # --- reading
+    async def read(self, subjects: Sequence[Subject]) -> list[Reading]:
+        """Everybody who asks while a read is under way shares the next one."""
+        keys = [self.key(subject) for subject in subjects]
+        future: asyncio.Future[tuple[bool, list[bytes | None]]] = asyncio.get_running_loop().create_future()
+        self._asked.append((keys, future))
+        if self._asking is None:
+            self._asking = asyncio.create_task(self._ask(), name="caps-read")
+        whole, values = await future
+        return [_opened(value, whole) for value in values]
+
+    async def _ask(self) -> None:
+        await asyncio.sleep(0)  # let the requests of this turn of the loop join
+        try:
+            while self._asked:
+                asked, self._asked = self._asked, []
+                await self._answer(asked)
+        finally:
+            self._asking = None
+
+    async def _answer(self, asked: list[tuple[list[bytes], asyncio.Future[tuple[bool, list[bytes | None]]]]]) -> None:
+        try:
+            mark, *values = await self._fetch([key for keys, _ in asked for key in keys])
+        except Exception as error:  # noqa: BLE001 - whatever went wrong belongs to those who asked
+            for _, future in asked:
+                if not future.done():
+                    future.set_exception(error)
+            return
+        at = 0
+        for keys, future in asked:
+            if not future.done():
+                future.set_result((mark is not None, values[at : at + len(keys)]))
+            at += len(keys)
+
+    async def _fetch(self, keys: list[bytes]) -> list[bytes | None]:
+        if self._together:
+            try:
+                found: list[bytes | None] = await self._redis.call("MGET", self._mark, *keys)
+            except RedisError as error:
+                if error.code != "CROSSSLOT":
+                    raise
+                self._together = False  # a cluster: one GET per key, still one round trip
+            else:
+                return found
+        return await self._redis.many([("GET", self._mark), *(("GET", key) for key in keys)])
+
+    # --- the generation mark
+    async def whole(self) -> bool:
+        return await self._redis.call("GET", self._mark) is not None
+
+    async def begin_rebuild(self, token: str) -> None:
+        await self._redis.call("SET", self._building, token)
+
+    async def end_rebuild(self, token: str) -> bool:
+        """Set the mark. False: the store was wiped meanwhile, or another rebuild took over; begin again."""
+        return bool(await self._stand([self._mark, self._building], [token]))
+
+    # --- merging
+    async def raw(self, subject: Subject) -> bytes:
+        return await self._redis.call("GET", self.key(subject)) or b""
+
+    async def drop(self, subject: Subject) -> None:
+        await self._redis.call("DEL", self.key(subject))
+
+    async def forget(self, subject: Subject, was: bytes) -> bool:
+        return bool(await self._forget([self.key(subject)], [was]))
+
+
+def _opened(value: bytes | None, whole: bool) -> Reading:
+    if value is None:
+        return Reading(EMPTY, whole)
+    try:
+        return Reading(Shelf(value), whole)
+    except Malformed:
+        metrics.CAPS_MALFORMED.inc()
+        return Reading(EMPTY, sure=False)

@@ -1,0 +1,134 @@
+"""What PostgreSQL knows: every view as a row, the total for ever, and who was seen. The truth the caps rebuild from."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from datetime import date, datetime
+from typing import Any
+
+import msgspec
+
+from handbill.infra import sqlfiles
+from handbill.infra.postgres import Tx
+from handbill.kit.clock import from_ms, to_ms
+
+S = sqlfiles.load("handbill.caps")
+
+_COLUMNS = (
+    "tenant_id", "event_key", "event_id", "banner_id", "placement_id", "campaign_id", "user_id", "device_id",
+    "session_id", "view_timestamp", "view_duration_ms", "dismissed", "counted", "received_at", "lane", "marks",
+)  # fmt: skip
+_PAGE = 5_000
+_MOST_OF_ONE = 5_000
+"""Newest rows read for one person: more than any window can ask for."""
+
+
+class NewView(msgspec.Struct, frozen=True):
+    """A view on its way into the table. One that does not count is kept all the same."""
+
+    tenant_id: int
+    event_key: bytes
+    event_id: str
+    banner_id: int
+    user_id: str
+    at_ms: int
+    received_ms: int
+    placement_id: int | None = None
+    campaign_id: int | None = None
+    device_id: str | None = None
+    session_id: str | None = None
+    duration_ms: int = 0
+    dismissed: bool = False
+    counted: bool = True
+    marks: tuple[str, ...] = ()
+
+
+class PastView(msgspec.Struct, frozen=True):
+    """A counted view as PostgreSQL remembers it."""
+
+    tenant_id: int
+    user_id: str
+    banner_id: int
+    placement_id: int | None
+    campaign_id: int | None
+    at_ms: int
+    event_key: bytes
+
+
+class ViewStore:
+    async def make_month(self, tx: Tx, month: date) -> None:
+        await tx.fetchval(S.make_month, month)
+
+    async def add(self, tx: Tx, views: Sequence[NewView], lane: int) -> None:
+        """Rows, totals and users of views that are counted for the first time; the caller's keys have seen to that."""
+        await tx.copy_records("caps.user_views", _COLUMNS, [_row(view, lane) for view in views])
+        totals: dict[tuple[int, str, int], list[int]] = defaultdict(lambda: [0, 0])
+        users: dict[tuple[int, str, str], int] = {}
+        for view in views:
+            if not view.user_id:
+                continue  # kept, but nobody's: no cap to count for
+            person = (view.tenant_id, view.user_id, view.device_id or "")
+            users[person] = min(view.received_ms, users.get(person, view.received_ms))
+            if view.counted:
+                total = totals[view.tenant_id, view.user_id, view.banner_id]
+                total[0] += 1
+                total[1] = max(total[1], view.at_ms)
+        if totals:
+            keys = sorted(totals)
+            await tx.execute(
+                S.add_totals,
+                *_columns(keys),
+                [totals[key][0] for key in keys],
+                [from_ms(totals[key][1]) for key in keys],
+            )
+        if users:
+            people = sorted(users)
+            await tx.execute(S.add_users, *_columns(people), [from_ms(users[person]) for person in people])
+
+    async def of_user(self, tx: Tx, tenant_id: int, user_id: str) -> tuple[list[PastView], dict[int, int]]:
+        """Counted views whose rows are still there, newest first, and the total per banner, of one moment."""
+        past: list[PastView] = []
+        totals: dict[int, int] = {}
+        for row in await tx.fetch(S.views_of_user, tenant_id, user_id, _MOST_OF_ONE):
+            if row["total"] is None:
+                past.append(_past(row, tenant_id, user_id))
+            else:
+                totals[row["banner_id"]] = row["total"]
+        return past, totals
+
+    async def page(self, tx: Tx, here: tuple[int, str, int, datetime, bytes], since: datetime) -> list[PastView]:
+        """Counted views since then, person by person, behind `here`; a page may end inside a person."""
+        rows = await tx.fetch(S.views_page, *here, since, _PAGE)
+        return [_past(row, row["tenant_id"], row["user_id"]) for row in rows]
+
+    async def totals_page(self, tx: Tx, here: tuple[int, str, int]) -> list[tuple[int, str, int]]:
+        """(tenant, user, banner) of everybody who ever saw something, behind `here`."""
+        rows = await tx.fetch(S.totals_page, *here, _PAGE)
+        return [(row["tenant_id"], row["user_id"], row["banner_id"]) for row in rows]
+
+    async def erase(self, tx: Tx, tenant_id: int, user_id: str) -> dict[str, int]:
+        return {
+            "caps.user_views": await tx.execute(S.erase_views, tenant_id, user_id),
+            "caps.cap_totals": await tx.execute(S.erase_totals, tenant_id, user_id),
+            "caps.users": await tx.execute(S.erase_users, tenant_id, user_id),
+        }
+
+
+def _past(row: Mapping[str, Any], tenant_id: int, user_id: str) -> PastView:
+    return PastView(
+        tenant_id, user_id, row["banner_id"], row["placement_id"], row["campaign_id"],
+        to_ms(row["view_timestamp"]), row["event_key"],
+    )  # fmt: skip
+
+
+def _row(view: NewView, lane: int) -> tuple[object, ...]:
+    return (
+        view.tenant_id, view.event_key, view.event_id, view.banner_id, view.placement_id, view.campaign_id,
+        view.user_id, view.device_id, view.session_id, from_ms(view.at_ms), view.duration_ms, view.dismissed,
+        view.counted, from_ms(view.received_ms), lane, list(view.marks),
+    )  # fmt: skip
+
+
+def _columns(keys: Sequence[tuple[object, ...]]) -> list[list[object]]:
+    return [list(column) for column in zip(*keys, strict=True)]

@@ -1,0 +1,130 @@
+"""`handbill events`: history in from a file, parked events back on their way, and where one event went."""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any
+from uuid import UUID
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+from handbill.banners.service import CHUNK, Refused, lines
+from handbill.cli.frame import JsonFlag, show, table, with_house
+from handbill.kit.errors import Invalid
+from handbill.wiring.house import House
+
+TenantOption = Annotated[str, typer.Option("--tenant", help="The tenant's slug or number.")]
+MOST_TOLD = 20
+
+events = typer.Typer(no_args_is_help=True, help="Import history, replay parked events, explain one event.")
+parked = typer.Typer(no_args_is_help=True, help="Events that could not be counted, and their way back.")
+events.add_typer(parked, name="parked")
+
+
+def mount(app: typer.Typer) -> None:
+    app.add_typer(events, name="events")
+
+
+class Bookmark(msgspec.Struct):
+    """How far a file has come; kept beside it, so that a second start goes on where the first one ended."""
+
+    offset: int = 0
+    line: int = 0
+    sent: int = 0
+    refused: int = 0
+
+
+@events.command("import")
+def import_(
+    file: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="JSON lines (.jsonl) or CSV (.csv).")],
+    tenant: TenantOption,
+    kind: Annotated[str, typer.Option(help="impression, click or view.")],
+    again: Annotated[bool, typer.Option("--again", help="From the beginning, not from the last stop.")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Send a file of past events through the pipeline. Ids count once: a file may be given again."""
+    if kind not in ("impression", "click", "view"):
+        raise Invalid("--kind must be impression, click or view.")
+    mark = _bookmark(file)
+    if again:
+        mark.unlink(missing_ok=True)
+    done = with_house(lambda house: _import(house, file, mark, tenant, kind, quiet=as_json))
+    show(done, as_json, lambda: f"{done.sent} events sent, {done.refused} lines refused. They are counted in a moment.")
+
+
+async def _import(house: House, file: Path, mark: Path, slug: str, kind: Any, *, quiet: bool) -> Bookmark:
+    tenant = (await house.tenants.find_tenant(slug)).tenant_id
+    state = msgspec.json.decode(mark.read_bytes(), type=Bookmark) if mark.exists() else Bookmark()
+    source = lines(file, state.offset, state.line)
+    told: list[Refused] = []
+    out = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=out, disable=quiet) as bar:
+        task = bar.add_task(file.name, total=file.stat().st_size, completed=state.offset)
+        while chunk := list(islice(source, CHUNK)):
+            done = await house.banners.importer.chunk(tenant, kind, chunk)
+            state = Bookmark(done.offset, done.line, state.sent + done.sent, state.refused + len(done.refused))
+            told += done.refused[: MOST_TOLD - len(told)]
+            mark.write_bytes(msgspec.json.encode(state))
+            bar.update(task, completed=done.offset)
+    if not quiet:
+        for item in told:
+            out.print(f"line {item.line}: {item.why}", markup=False)
+    mark.unlink(missing_ok=True)
+    return state
+
+
+def _bookmark(file: Path) -> Path:
+    return file.with_name(file.name + ".handbill-import")
+
+
+@events.command()
+def explain(event_id: str, tenant: TenantOption, as_json: JsonFlag = False) -> None:
+    """Where did this event go?"""
+
+    async def ask(house: House) -> Any:
+        found = await house.tenants.find_tenant(tenant)
+        return await house.events.explain(found.tenant_id, event_id)
+
+    told = with_house(ask)
+    show(told, as_json, lambda: f"{told.outcome}: {told.said}")
+
+
+@parked.command("ls")
+def parked_ls(
+    tenant: TenantOption,
+    reason: Annotated[str | None, typer.Option(help="Only those parked for this reason.")] = None,
+    after: Annotated[UUID | None, typer.Option(help="The id of the last row of the page before.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000)] = 50,
+    as_json: JsonFlag = False,
+) -> None:
+    """Events that could not be counted, oldest first."""
+
+    async def ask(house: House) -> Any:
+        found = await house.tenants.find_tenant(tenant)
+        return await house.events.parked(found.tenant_id, reason=reason, replayed=False, after=after, limit=limit)
+
+    rows = with_house(ask)
+    lines = [(row.id, row.kind, row.event_id, row.reason, row.detail, row.parked_at) for row in rows]
+    show(rows, as_json, lambda: table(("id", "kind", "event", "reason", "detail", "parked"), lines))
+
+
+@parked.command()
+def replay(
+    tenant: Annotated[str | None, typer.Option("--tenant", help="Slug or number; without it, everybody's.")] = None,
+    reason: Annotated[str | None, typer.Option(help="Only those parked for this reason.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count them.")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Send parked events through the whole pipeline again; those still bad are parked again."""
+
+    async def work(house: House) -> Any:
+        number = (await house.tenants.find_tenant(tenant)).tenant_id if tenant is not None else None
+        return await house.events.replay(number, reason=reason, dry_run=dry_run)
+
+    done = with_house(work)
+    show(done, as_json, lambda: f"{done.matched} matched, {done.sent} sent again, {done.unreadable} cannot be read.")

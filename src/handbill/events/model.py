@@ -1,0 +1,112 @@
+"""The events of the journal, as they were fixed at the edge: whose, what, when. Nothing later changes them.
+
+On the wire each is a msgpack array with its kind first. Fields may be added at the end with a default; none is ever
+removed or reordered, since entries of an older release may still wait in the journal.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import ClassVar
+
+import msgspec
+
+from handbill.events.reasons import Reason
+
+__all__ = [
+    "HORIZON_DAYS", "IMPORTED", "BannerEvent", "Click", "Dropped", "Event", "Impression", "Reason", "Row", "View",
+    "decode", "encode", "key", "sender",
+]  # fmt: skip
+
+HORIZON_DAYS = 35
+IMPORTED = "imported"
+"""The mark of events that came by a file of history, not as they happened."""
+
+
+class _Head(msgspec.Struct, frozen=True, array_like=True):
+    """What every banner event has. `at` and `received` are milliseconds by the shared clock."""
+
+    tenant: int
+    id: str
+    at: int
+    received: int
+    banner: int
+    placement: int | None = None
+    campaign: int | None = None
+    user: str | None = None
+    session: str | None = None
+    device: str | None = None
+    country: str | None = None
+    page: str | None = None
+    marks: tuple[str, ...] = ()
+
+
+class Impression(_Head, frozen=True, array_like=True, tag="i"):
+    kind: ClassVar[str] = "impression"
+    referrer: str | None = None
+
+
+class Click(_Head, frozen=True, array_like=True, tag="c"):
+    kind: ClassVar[str] = "click"
+    destination: str = ""
+
+
+class View(_Head, frozen=True, array_like=True, tag="v"):
+    """A view moves the caps only when it counts: long enough, or dismissed on purpose."""
+
+    kind: ClassVar[str] = "view"
+    device_id: str | None = None
+    duration_ms: int = 0
+    dismissed: bool = False
+    counted: bool = True
+
+
+class Dropped(msgspec.Struct, frozen=True, array_like=True, tag="d"):
+    """Something the edge refused for a reason the tenant should see in its drop counts; it is counted, never stored."""
+
+    kind: ClassVar[str] = "drop"
+    tenant: int
+    id: str
+    at: int
+    received: int
+    of: str
+    reason: str
+
+
+BannerEvent = Impression | Click | View
+Event = Impression | Click | View | Dropped
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One readable event in the pipeline: its place in the range, its key, and the bytes it came as."""
+
+    place: int
+    key: bytes
+    event: BannerEvent
+    body: bytes
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Event)
+
+
+def encode(event: Event) -> bytes:
+    return _encoder.encode(event)
+
+
+def decode(body: bytes) -> Event:
+    """Raises msgspec.DecodeError for bytes that are no event."""
+    event: Event = _decoder.decode(body)
+    return event
+
+
+def key(kind: str, event_id: str) -> bytes:
+    """What makes an event itself: its kind and its id, in 16 bytes. The tenant stands beside it."""
+    return blake2b(f"{kind}\0{event_id}".encode(), digest_size=16).digest()
+
+
+def sender(event: Event) -> str:
+    """The id whose events keep their order: the user or session as sent, else the event's own id."""
+    if isinstance(event, Dropped):
+        return event.id
+    return event.user or event.session or event.id

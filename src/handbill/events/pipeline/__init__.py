@@ -1,0 +1,1 @@
+"""The one pipeline, as a list of steps: `steps.STEPS` reads as its table of contents."""

@@ -1,0 +1,92 @@
+"""The steps that need no engine: bytes to rows, and the reasons of those that leave."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import date
+
+import msgspec
+
+from handbill.events.batch import Batch, Parked
+from handbill.events.model import HORIZON_DAYS, IMPORTED, Dropped, Row, decode, key
+from handbill.events.reasons import Reason
+from handbill.kit.clock import from_ms
+
+_HORIZON_MS = HORIZON_DAYS * 86_400_000
+
+
+def read(batch: Batch) -> Batch:
+    """Bytes become events; what cannot be read is parked with its bytes."""
+    for place, body in enumerate(batch.bodies):
+        try:
+            event = decode(body)
+        except msgspec.DecodeError as error:
+            batch.parked.append(Parked(None, "unknown", None, Reason.UNREADABLE, str(error)[:500], body))
+            continue
+        if isinstance(event, Dropped):
+            batch.drops[(event.tenant, _day(event.at), event.of, Reason(event.reason))] += 1
+            continue
+        batch.rows.append(Row(place, key(event.kind, event.id), event, body))
+    return batch
+
+
+def refuse_old(batch: Batch) -> Batch:
+    """An event from before the horizon could be a copy of one whose key is forgotten: refused, with its reason.
+
+    An import is told by its operator to be history, and carries ids that it was not sent with before: it passes.
+    """
+    kept: list[Row] = []
+    for row in batch.rows:
+        if row.event.at < row.event.received - _HORIZON_MS and IMPORTED not in row.event.marks:
+            _drop(batch, row, Reason.TOO_OLD)
+            batch.refused.append(row)
+        else:
+            kept.append(row)
+    batch.rows = kept
+    return batch
+
+
+def drop_copies(batch: Batch) -> Batch:
+    """Of several copies in one batch the first in the journal stands."""
+    first: dict[tuple[int, bytes], Row] = {}
+    for row in batch.rows:
+        same = first.setdefault((row.event.tenant, row.key), row)
+        if same is not row:
+            _drop(batch, row, Reason.DUPLICATE if _alike(same, row) else Reason.DUPLICATE_DIFFERENT)
+            batch.refused.append(row)
+    batch.rows = list(first.values())
+    return batch
+
+
+def order(batch: Batch) -> Batch:
+    """By tenant and key: batches of two workers that overlap then wait for each other instead of deadlocking."""
+    batch.rows.sort(key=lambda row: (row.event.tenant, row.key))
+    return batch
+
+
+Step = Callable[[Batch], Batch]
+
+STEPS: tuple[Step, ...] = (read, refuse_old, drop_copies, order)
+
+
+def count_drop(batch: Batch, row: Row, reason: Reason) -> None:
+    _drop(batch, row, reason)
+
+
+def _drop(batch: Batch, row: Row, reason: Reason) -> None:
+    batch.drops[(row.event.tenant, _day(row.event.at), row.event.kind, reason)] += 1
+
+
+def _day(ms: int) -> date:
+    return from_ms(ms).date()
+
+
+def _alike(one: Row, other: Row) -> bool:
+    """The same event sent again: equal but for when we received it."""
+    if one.body == other.body:
+        return True
+    left, right = msgspec.structs.asdict(one.event), msgspec.structs.asdict(other.event)
+    if left["at"] == left["received"] and right["at"] == right["received"]:  # neither said when: we did, for both
+        del left["at"], right["at"]
+    del left["received"], right["received"]
+    return bool(left == right)

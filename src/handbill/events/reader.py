@@ -1,0 +1,61 @@
+"""Reading what became of events: keys, parked rows, drop counts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import date, datetime
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from handbill.infra import sqlfiles
+from handbill.infra.postgres import Tx
+
+S = sqlfiles.load("handbill.events")
+
+
+class ParkedRow(msgspec.Struct, frozen=True):
+    id: UUID
+    kind: str
+    event_id: str | None
+    lane: str
+    reason: str
+    detail: str | None
+    bytes: int
+    parked_at: datetime
+    replayed_at: datetime | None
+
+
+class Drop(msgspec.Struct, frozen=True):
+    day: date
+    kind: str
+    reason: str
+    events: int
+
+
+class EventReader:
+    async def find_key(self, tx: Tx, tenant_id: int, key: bytes) -> datetime | None:
+        stored: datetime | None = await tx.fetchval(S.find_key, tenant_id, key)
+        return stored
+
+    async def parked(
+        self, tx: Tx, tenant_id: int, reason: str | None, replayed: bool, after: UUID | None, limit: int
+    ) -> list[ParkedRow]:
+        rows = await tx.fetch(S.list_parked, tenant_id, reason, replayed, after, limit)
+        return [ParkedRow(**dict(row)) for row in rows]
+
+    async def bodies(
+        self, tx: Tx, tenant_id: int | None, reason: str | None, after: UUID, limit: int
+    ) -> list[tuple[UUID, bytes]]:
+        rows = await tx.fetch(S.parked_bodies, tenant_id, reason, after, limit)
+        return [(row["id"], bytes(row["body"])) for row in rows]
+
+    async def mark_replayed(self, tx: Tx, ids: Sequence[UUID]) -> None:
+        await tx.execute(S.mark_replayed, list(ids))
+
+    async def parked_events(self, tx: Tx, tenant_id: int, event_id: str) -> list[dict[str, Any]]:
+        return [dict(row) for row in await tx.fetch(S.parked_events, tenant_id, event_id)]
+
+    async def drops(self, tx: Tx, tenant_id: int, start: date, end: date) -> list[Drop]:
+        return [Drop(**dict(row)) for row in await tx.fetch(S.list_drops, tenant_id, start, end)]

@@ -1,0 +1,127 @@
+"""The face of this room: take events in, and answer what became of them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import date, datetime
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from handbill.events.edge import Edge
+from handbill.events.model import Event, decode, key
+from handbill.events.reader import Drop, EventReader, ParkedRow
+from handbill.infra.postgres import Database
+from handbill.infra.state import StateTable
+from handbill.kit.telemetry import logs
+
+__all__ = ["STATE", "Drop", "EventsService", "Explanation", "ParkedRow", "Replayed"]
+
+_log = logs.get("events")
+_KINDS = ("impression", "click", "view")
+
+STATE = (
+    StateTable("events.event_keys", ("tenant_id", "key"), frozenset({"stored_time"})),
+    StateTable("events.drops", ("tenant_id", "day", "kind", "reason"), frozenset({"lane"})),
+)
+
+Finder = Callable[[int, str, bytes, datetime], Awaitable[dict[str, Any] | None]]
+"""Handed in by the wiring: the raw row of (tenant, kind, key) near a time, from the slice that keeps it."""
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    """Where an event went. `outcome` is counted, parked, waiting or unknown."""
+
+    event_id: str
+    kind: str | None
+    outcome: str
+    said: str
+    counted_at: datetime | None = None
+    row: dict[str, Any] | None = None
+    parked: list[dict[str, Any]] = []
+
+
+class Replayed(msgspec.Struct, frozen=True):
+    """`matched` parked events fit the filter; `sent` of them went back into the journal; a dry run sends none."""
+
+    matched: int
+    sent: int
+    unreadable: int
+    dry_run: bool
+
+
+class EventsService:
+    def __init__(self, database: Database, edge: Edge, find_row: Finder | None = None) -> None:
+        self._database = database
+        self._edge = edge
+        self._reader = EventReader()
+        self._find_row = find_row
+
+    async def accept(self, events: Sequence[Event], extra: Sequence[Sequence[Any]] = ()) -> None:
+        """Durable when it returns. Raises Busy when the journal cannot be written, Throttled when it is too full."""
+        await self._edge.accept(events, extra)
+
+    @property
+    def lag(self) -> tuple[int, float]:
+        """Events and seconds behind, as last measured."""
+        return self._edge.lag_events, self._edge.lag_seconds
+
+    async def parked(
+        self, tenant_id: int, *, reason: str | None, replayed: bool, after: UUID | None, limit: int
+    ) -> list[ParkedRow]:
+        async with self._database.tenant(tenant_id) as tx:
+            return await self._reader.parked(tx, tenant_id, reason, replayed, after, limit)
+
+    async def replay(self, tenant_id: int | None, *, reason: str | None = None, dry_run: bool = False) -> Replayed:
+        """Send parked events through the whole pipeline again; those still bad are parked again, as new rows."""
+        matched = sent = unreadable = 0
+        after = UUID(int=0)
+        while True:
+            async with self._database.worker() as tx:
+                rows = await self._reader.bodies(tx, tenant_id, reason, after, 500)
+            if not rows:
+                return Replayed(matched, sent, unreadable, dry_run)
+            matched += len(rows)
+            after = rows[-1][0]
+            ready: list[tuple[UUID, Event]] = []
+            for parked_id, body in rows:
+                try:
+                    ready.append((parked_id, decode(body)))
+                except msgspec.DecodeError:
+                    unreadable += 1
+            if ready and not dry_run:
+                await self._edge.accept([event for _, event in ready])
+                async with self._database.worker() as tx:
+                    await self._reader.mark_replayed(tx, [parked_id for parked_id, _ in ready])
+                sent += len(ready)
+                _log.info("parked-replayed", events=len(ready))
+
+    async def drops(self, tenant_id: int, start: date, end: date) -> list[Drop]:
+        """Why events were not counted, by day; half-open."""
+        async with self._database.tenant(tenant_id) as tx:
+            return await self._reader.drops(tx, tenant_id, start, end)
+
+    async def explain(self, tenant_id: int, event_id: str) -> Explanation:
+        """Where did my event go? One call, whatever its kind."""
+        async with self._database.tenant(tenant_id) as tx:
+            parked = await self._reader.parked_events(tx, tenant_id, event_id)
+            for kind in _KINDS:
+                stored = await self._reader.find_key(tx, tenant_id, key(kind, event_id))
+                if stored is not None:
+                    break
+            else:
+                kind, stored = "", None
+        if stored is not None:
+            row = await self._find_row(tenant_id, kind, key(kind, event_id), stored) if self._find_row else None
+            return Explanation(event_id, kind, "counted", f"Counted as {kind}.", stored, row, parked)
+        waiting = [row for row in parked if row["replayed_at"] is None]
+        if waiting:
+            said = f"Parked: {waiting[0]['reason']}. Mend the cause, then replay it."
+            return Explanation(event_id, waiting[0]["kind"], "parked", said, parked=parked)
+        events, seconds = self.lag
+        if events:
+            said = f"Not counted yet; {events} events wait, the oldest for {seconds:.0f} s. Ask again shortly."
+            return Explanation(event_id, None, "waiting", said, parked=parked)
+        said = "Never accepted under this id, or refused, dropped (see the drop counts), or older than 35 days."
+        return Explanation(event_id, None, "unknown", said, parked=parked)

@@ -1,0 +1,55 @@
+-- name: add_lane
+-- no-tenant: lanes carry every tenant's events
+insert into events.lanes (lane, number) values ($1, $2) on conflict (lane) do nothing
+
+-- name: seen_consumer
+-- no-tenant: consumers belong to the installation
+insert into events.consumers (name, seen_at) values ($1, now())
+on conflict (name) do update set seen_at = now()
+
+-- name: forget_consumers
+-- no-tenant: consumers belong to the installation
+delete from events.consumers where name = $1 or seen_at < now() - $2::interval
+
+-- name: count_consumers
+-- no-tenant: consumers belong to the installation
+select count(*) from events.consumers where seen_at >= now() - $1::interval
+
+-- name: claim_lane
+-- no-tenant: lanes carry every tenant's events
+update events.lanes
+set epoch = epoch + 1, owner = $2, lease_until = now() + $3::interval
+where lane = (
+    select lane from events.lanes
+    where lane = any ($1::text[]) and (owner is null or lease_until < now())
+    order by number
+    limit 1
+    for update skip locked
+)
+returning lane, number, epoch, cursor, projected
+
+-- name: renew_lanes
+-- no-tenant: lanes carry every tenant's events
+update events.lanes set lease_until = now() + $2::interval
+where owner = $1
+returning lane, epoch
+
+-- name: release_lane
+-- no-tenant: lanes carry every tenant's events
+update events.lanes set owner = null, lease_until = null, projected = $3
+where lane = $1 and epoch = $2
+
+-- name: move_cursor
+-- no-tenant: lanes carry every tenant's events
+update events.lanes
+set cursor = $4, projected = $5, moved_at = now(), lease_until = now() + $6::interval
+where lane = $1 and epoch = $2 and cursor = $3
+returning number
+
+-- name: move_projected
+-- no-tenant: lanes carry every tenant's events
+update events.lanes set projected = $3 where lane = $1 and epoch = $2
+
+-- name: list_lanes
+-- no-tenant: lanes carry every tenant's events
+select lane, number, epoch, owner, lease_until, cursor, projected, moved_at from events.lanes order by number

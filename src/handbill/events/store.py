@@ -1,0 +1,131 @@
+"""Every statement of the journal's own tables, one method each."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import timedelta
+from uuid import UUID
+
+import msgspec
+
+from handbill.events.batch import Batch, DropKey, Owned, Parked
+from handbill.events.model import Row
+from handbill.infra import sqlfiles
+from handbill.infra.postgres import Tx
+from handbill.kit.clock import from_ms
+from handbill.kit.ids import Ids
+
+S = sqlfiles.load("handbill.events")
+
+
+class LaneState(msgspec.Struct, frozen=True):
+    owned: Owned
+    cursor: str
+    projected: str
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """A committed batch: its range and which of its events survived."""
+
+    start: str
+    end: str
+    survivors: bytes
+    events: int
+
+
+class EventStore:
+    async def add_lane(self, tx: Tx, lane: str, number: int) -> None:
+        await tx.execute(S.add_lane, lane, number)
+
+    async def announce(self, tx: Tx, name: str, alive: timedelta) -> int:
+        """Say that this consumer lives; the answer is how many do."""
+        await tx.execute(S.seen_consumer, name)
+        return int(await tx.fetchval(S.count_consumers, alive))
+
+    async def leave(self, tx: Tx, name: str, alive: timedelta) -> None:
+        await tx.execute(S.forget_consumers, name, alive)
+
+    async def claim(self, tx: Tx, lanes: Sequence[str], name: str, lease: timedelta) -> LaneState | None:
+        row = await tx.fetchrow(S.claim_lane, list(lanes), name, lease)
+        if row is None:
+            return None
+        owned = Owned(row["lane"], row["number"], row["epoch"])
+        return LaneState(owned, row["cursor"], row["projected"])
+
+    async def renew(self, tx: Tx, name: str, lease: timedelta) -> dict[str, int]:
+        """Lanes still ours, with the epoch they are ours under."""
+        return {row["lane"]: row["epoch"] for row in await tx.fetch(S.renew_lanes, name, lease)}
+
+    async def release(self, tx: Tx, owned: Owned, projected: str) -> None:
+        await tx.execute(S.release_lane, owned.lane, owned.epoch, projected)
+
+    async def move_cursor(self, tx: Tx, batch: Batch, lease: timedelta) -> bool:
+        owned = batch.owned
+        moved = await tx.fetchval(
+            S.move_cursor, owned.lane, owned.epoch, batch.start, batch.end, batch.projected, lease
+        )
+        return moved is not None
+
+    async def move_projected(self, tx: Tx, owned: Owned, projected: str) -> None:
+        await tx.execute(S.move_projected, owned.lane, owned.epoch, projected)
+
+    async def cursors(self, tx: Tx) -> dict[str, str]:
+        return {row["lane"]: row["cursor"] for row in await tx.fetch(S.list_lanes)}
+
+    async def insert_keys(self, tx: Tx, rows: Sequence[Row]) -> set[tuple[int, bytes]]:
+        """The keys that were new. The rows come sorted."""
+        if not rows:
+            return set()
+        fresh = await tx.fetch(
+            S.insert_keys,
+            [row.event.tenant for row in rows],
+            [row.key for row in rows],
+            [from_ms(row.event.received) for row in rows],
+        )
+        return {(tenant, bytes(key)) for tenant, key in fresh}
+
+    async def insert_batch(self, tx: Tx, batch: Batch, batch_id: UUID) -> None:
+        await tx.execute(
+            S.insert_batch, batch_id, batch.owned.lane, batch.start, batch.end, batch.bitmap(), len(batch.bodies)
+        )
+
+    async def manifests(self, tx: Tx, lane: str) -> list[Manifest]:
+        rows = await tx.fetch(S.batches_between, lane)
+        return [Manifest(row["from_cursor"], row["to_cursor"], row["survivors"], row["events"]) for row in rows]
+
+    async def oldest_unfinished(self, tx: Tx, lane: str) -> str | None:
+        cursor: str | None = await tx.fetchval(S.oldest_unfinished_batch, lane)
+        return cursor
+
+    async def forget_batches(self, tx: Tx, lane: str, older: timedelta) -> None:
+        await tx.execute(S.forget_batches, lane, older)
+
+    async def add_drops(self, tx: Tx, drops: Counter[DropKey], lane: int) -> None:
+        if not drops:
+            return
+        ordered = sorted(drops.items())
+        await tx.execute(
+            S.add_drops,
+            [key[0] for key, _ in ordered],
+            [key[1] for key, _ in ordered],
+            [key[2] for key, _ in ordered],
+            [str(key[3]) for key, _ in ordered],
+            [lane] * len(ordered),
+            [count for _, count in ordered],
+        )
+
+    async def park(self, tx: Tx, parked: Sequence[Parked], lane: str, ids: Ids) -> None:
+        if not parked:
+            return
+        await tx.execute(
+            S.park,
+            [ids.new() for _ in parked],
+            [item.tenant for item in parked],
+            [item.kind for item in parked],
+            [item.event_id for item in parked],
+            [lane] * len(parked),
+            [str(item.reason) for item in parked],
+            [item.detail for item in parked],
+            [item.body for item in parked],
+        )

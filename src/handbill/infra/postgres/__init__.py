@@ -1,0 +1,33 @@
+"""PostgreSQL: pools by role, one transaction per unit of work, the tenant set with the BEGIN."""
+
+from __future__ import annotations
+
+from handbill.infra.postgres.database import Database
+from handbill.infra.postgres.errors import (
+    CheckViolation,
+    ForeignKeyViolation,
+    PermissionDenied,
+    PostgresAway,
+    PostgresBusy,
+    PostgresError,
+    UniqueViolation,
+)
+from handbill.infra.postgres.prepare import prepare_all
+from handbill.infra.postgres.tx import Session, Tx
+from handbill.infra.postgres.urls import PostgresUrls, derive
+
+__all__ = [
+    "CheckViolation",
+    "Database",
+    "ForeignKeyViolation",
+    "PermissionDenied",
+    "PostgresAway",
+    "PostgresBusy",
+    "PostgresError",
+    "PostgresUrls",
+    "Session",
+    "Tx",
+    "UniqueViolation",
+    "derive",
+    "prepare_all",
+]

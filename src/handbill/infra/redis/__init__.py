@@ -1,0 +1,11 @@
+"""Redis over one coalescing connection per process, with dedicated ones for what blocks or listens."""
+
+from __future__ import annotations
+
+from handbill.infra.redis.client import Redis, Script
+from handbill.infra.redis.dedicated import Connection
+from handbill.infra.redis.errors import RedisAway, RedisBusy, RedisError
+from handbill.infra.redis.keys import Keys
+from handbill.infra.redis.line import Command, Word
+
+__all__ = ["Command", "Connection", "Keys", "Redis", "RedisAway", "RedisBusy", "RedisError", "Script", "Word"]

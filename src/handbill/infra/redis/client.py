@@ -1,0 +1,253 @@
+"""The process's Redis: one shared line that many coroutines use at once, and that comes back by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import random
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+import hiredis
+
+from handbill.infra.redis import line as wire
+from handbill.infra.redis import url as urls
+from handbill.infra.redis.dedicated import Connection, subscription
+from handbill.infra.redis.errors import RedisAway, RedisError, from_reply
+from handbill.infra.redis.line import Command, Line, Word
+from handbill.kit import crashpoints
+from handbill.kit.errors import Broken, HandbillError
+from handbill.kit.telemetry import logs
+
+_log = logs.get("redis")
+
+CONNECT_TIMEOUT_S = 5.0
+FIRST_WAIT_S = 0.05
+LONGEST_WAIT_S = 1.0
+
+
+class Redis:
+    """`timeout` (seconds) bounds how long a silent Redis can hold a caller; `limit` bounds the commands in flight."""
+
+    def __init__(self, url: str, *, name: str = "handbill", timeout: float = 1.0, limit: int = 50_000) -> None:
+        self.address = urls.parse(url)
+        self._name = name
+        self._timeout = timeout
+        self._limit = limit
+        self._line: Line | None = None
+        self._keeper: asyncio.Task[None] | None = None
+        self._news: asyncio.Future[None] | None = None  # ends with the connection attempt that is under way
+        self._down = asyncio.Event()
+        self._trouble: HandbillError | None = None
+        self._scripts: dict[str, str] = {}
+
+    async def start(self) -> None:
+        """Begin to connect. An absent Redis is not an error here: calls will say Busy until it is there."""
+        if self._keeper is not None:
+            return
+        self._news = asyncio.get_running_loop().create_future()
+        self._keeper = asyncio.create_task(self._keep(), name="redis-line")
+        await asyncio.wait([self._news], timeout=CONNECT_TIMEOUT_S)
+
+    async def stop(self) -> None:
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            keeper.cancel()
+            await asyncio.gather(keeper, return_exceptions=True)
+        line, self._line = self._line, None
+        if line is not None:
+            await line.close()
+        self._trouble = RedisAway("The Redis client is stopped.")
+
+    async def health(self) -> None:
+        """Raise Busy unless Redis answers."""
+        await self.call("PING")
+
+    async def call(self, *args: Word) -> Any:
+        """One command, sharing its write with everybody else's. The reply is raw: bytes, int, list or None."""
+        line = self._line
+        if line is None or not line.open:
+            line = await self._connected()
+        if crashpoints.hook is None:
+            return await line.send(wire.pack(args), 1)
+        name = str(args[0])
+        crashpoints.reached(f"before:redis:{name}")
+        reply = await line.send(wire.pack(args), 1)
+        crashpoints.reached(f"after:redis:{name}")
+        return reply
+
+    async def many(self, commands: Sequence[Command], *, atomic: bool = False, errors: bool = False) -> list[Any]:
+        """Several commands in one round trip, replies in order; `atomic` puts MULTI and EXEC around them.
+
+        The first error reply is raised once all have come; with `errors` they stay in the list as RedisError values.
+        Scripts that Redis has forgotten are taught and run again, after the others; in an `atomic` batch that is an
+        error, for the others are done by then.
+        """
+        if not commands:
+            return []
+        line = self._line
+        if line is None or not line.open:
+            line = await self._connected()
+        words = "+".join(str(command[0]) for command in commands[:3]) if crashpoints.hook is not None else ""
+        crashpoints.reached(f"before:redis:{words}")
+        loads = self._missing_scripts(line, commands)
+        batch = [("MULTI",), *commands, ("EXEC",)] if atomic else commands
+        replies: list[Any] = await _listed(line, wire.pack_all([*loads, *batch]), len(batch), len(loads))
+        if atomic:
+            replies = _executed(replies)
+        if any(isinstance(reply, hiredis.ReplyError) and str(reply).startswith("NOSCRIPT") for reply in replies):
+            line.loaded.clear()
+            if not atomic:
+                replies = await self._taught(line, commands, replies)
+        crashpoints.reached(f"after:redis:{words}")
+        if errors:
+            return [_as_value(reply) for reply in replies]
+        return wire.checked(replies)
+
+    def script(self, source: str) -> Script:
+        """A Lua script known by its digest; every connection is taught it once."""
+        digest = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
+        self._scripts[digest] = source
+        return Script(self, source, digest)
+
+    def connection(self) -> AbstractAsyncContextManager[Connection]:
+        """A connection of one's own, for commands that block."""
+        return Connection.opened(self.address, f"{self._name}-own", self._timeout)
+
+    def subscribe(self, *channels: str) -> AbstractAsyncContextManager[AsyncIterator[tuple[str, bytes]]]:
+        """Messages of the channels; ("", b"") after each gap, so that the reader looks for itself once."""
+        return subscription(self.address, f"{self._name}-sub", channels)
+
+    async def time_ms(self) -> int:
+        seconds, micros = await self.call("TIME")
+        return int(seconds) * 1000 + int(micros) // 1000
+
+    # --- keeping the line up
+    async def _connected(self) -> Line:
+        """The line, or the reason why there is none. Joins an attempt that is under way; does not wait for the next."""
+        if self._news is not None and self._keeper is not None and not self._news.done():
+            await asyncio.wait([self._news], timeout=self._timeout)
+        line = self._line
+        if line is not None and line.open:
+            return line
+        trouble = self._trouble
+        if isinstance(trouble, Broken):
+            raise Broken(trouble.detail, code=trouble.code)
+        raise RedisAway(trouble.detail if trouble else "Redis is away; nothing was done, try again.")
+
+    def _lost(self) -> None:
+        """Called by the line when it breaks: from here on callers join the next attempt."""
+        if self._keeper is not None and (self._news is None or self._news.done()):
+            self._news = asyncio.get_running_loop().create_future()
+        self._down.set()
+
+    async def _keep(self) -> None:
+        wait = FIRST_WAIT_S
+        while True:
+            self._down.clear()
+            try:
+                self._line = await wire.connect(
+                    self.address,
+                    self._name,
+                    timeout=self._timeout,
+                    limit=self._limit,
+                    lost=self._lost,
+                    connect_timeout=max(self._timeout, CONNECT_TIMEOUT_S),
+                )
+            except HandbillError as error:
+                if self._trouble is None:
+                    _log.warning("redis-away", at=str(self.address), reason=error.detail)
+                self._trouble = error
+                self._announce()
+                await asyncio.sleep(wait * (0.5 + random.random()))
+                wait = min(wait * 2, LONGEST_WAIT_S)
+                continue
+            if self._trouble is not None:
+                _log.info("redis-back", at=str(self.address))
+            self._trouble = None
+            wait = FIRST_WAIT_S
+            self._announce()
+            await self._down.wait()
+
+    def _announce(self) -> None:
+        if self._news is not None and not self._news.done():
+            self._news.set_result(None)
+
+    async def _taught(self, line: Line, commands: Sequence[Command], replies: list[Any]) -> list[Any]:
+        """Run again what was refused with NOSCRIPT: a refused script did nothing."""
+        places = [place for place, reply in enumerate(replies) if str(reply).startswith("NOSCRIPT")]
+        again = [commands[place] for place in places]
+        loads = self._missing_scripts(line, again)
+        late = await _listed(line, wire.pack_all([*loads, *again]), len(again), len(loads))
+        for place, reply in zip(places, late, strict=True):
+            replies[place] = reply
+        return replies
+
+    def _missing_scripts(self, line: Line, commands: Sequence[Command]) -> list[Command]:
+        digests = {str(command[1]) for command in commands if command[0] == "EVALSHA"}
+        missing = [digest for digest in digests - line.loaded if digest in self._scripts]
+        line.loaded.update(missing)
+        return [("SCRIPT", "LOAD", self._scripts[digest]) for digest in missing]
+
+
+class Script:
+    """`await script(keys=[...], args=[...])`, or `script.command(...)` as one of `many`."""
+
+    def __init__(self, redis: Redis, source: str, digest: str) -> None:
+        self._redis = redis
+        self.source = source
+        self.digest = digest
+
+    def command(self, keys: Sequence[str | bytes] = (), args: Sequence[Word] = ()) -> list[Word]:
+        return ["EVALSHA", self.digest, len(keys), *keys, *args]
+
+    async def __call__(self, keys: Sequence[str | bytes] = (), args: Sequence[Word] = ()) -> Any:
+        command = self.command(keys, args)
+        try:
+            return await self._redis.call(*command)
+        except RedisError as error:
+            if error.code != "NOSCRIPT":
+                raise
+        await self._redis.call("SCRIPT", "LOAD", self.source)
+        return await self._redis.call(*command)
+
+
+async def _listed(line: Line, packed: bytes, count: int, skip: int) -> list[Any]:
+    """A batch of one answers like a batch of many: errors stay in the list."""
+    if count + skip > 1:
+        replies: list[Any] = await line.send(packed, count, skip)
+        return replies
+    try:
+        return [await line.send(packed, count)]
+    except RedisError as error:
+        return [hiredis.ReplyError(error.message)]
+
+
+def _executed(replies: list[Any]) -> list[Any]:
+    """What EXEC answered; if it refused, the command that was at fault says why."""
+    last = replies[-1]
+    if isinstance(last, hiredis.ReplyError):
+        faults = [reply for reply in replies[:-1] if isinstance(reply, hiredis.ReplyError)]
+        raise from_reply(str((faults or [last])[0]))
+    if last is None:
+        raise RedisError("ABORTED", "a watched key changed; nothing was done")
+    done: list[Any] = last
+    return done
+
+
+def _as_value(reply: Any) -> Any:
+    if isinstance(reply, hiredis.ReplyError):
+        return from_reply(str(reply))
+    return reply
+
+
+@asynccontextmanager
+async def opened(url: str, **options: Any) -> AsyncIterator[Redis]:
+    """A started Redis for the length of a block."""
+    redis = Redis(url, **options)
+    await redis.start()
+    try:
+        yield redis
+    finally:
+        await redis.stop()

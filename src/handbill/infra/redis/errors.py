@@ -1,0 +1,55 @@
+"""What can go wrong with Redis: away, busy, or a reply that says no."""
+
+from __future__ import annotations
+
+from handbill.kit.errors import Broken, Busy, HandbillError
+from handbill.kit.telemetry import metrics
+
+_BUSY = {
+    "LOADING": "it is loading its data",
+    "BUSY": "a script is running",
+    "OOM": "its memory is full",
+    "MISCONF": "it cannot write to its disk",
+    "READONLY": "it is a replica",
+    "MASTERDOWN": "its master is down",
+    "CLUSTERDOWN": "the cluster is down",
+    "TRYAGAIN": "slots are moving",
+    "NOREPLICAS": "too few replicas are up",
+}
+_LOGIN = frozenset({"WRONGPASS", "NOAUTH", "NOPERM"})
+
+
+class RedisAway(Busy):
+    """No connection, or it broke. `maybe_done`: the command had been handed over, so it may have run."""
+
+    code = "REDIS_AWAY"
+
+    def __init__(self, detail: str, *, maybe_done: bool = False) -> None:
+        super().__init__(detail, retry_after=1.0)
+        self.maybe_done = maybe_done
+
+
+class RedisBusy(Busy):
+    """Redis answers, but cannot do it now; or too many of our own calls wait for it. Nothing was done."""
+
+    code = "REDIS_BUSY"
+
+
+class RedisError(Exception):
+    """An error reply: `code` is its first word (WRONGTYPE, NOSCRIPT, CROSSSLOT, ERR)."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+def from_reply(text: str) -> RedisError | HandbillError:
+    """The error for an error reply. A script's own error carries our word after the engine's wrapping."""
+    code = text.partition(" ")[0].rstrip(":")
+    metrics.REDIS_ERRORS.labels(code if code.isupper() and len(code) < 20 else "ERR").inc()
+    if code in _BUSY:
+        return RedisBusy(f"Redis cannot do it now: {_BUSY[code]}; nothing was done, try again.", retry_after=1.0)
+    if code in _LOGIN:
+        return Broken(f"Redis refused the login ({code}). Check the URL, its user and password.", code="REDIS_LOGIN")
+    return RedisError(code, text)

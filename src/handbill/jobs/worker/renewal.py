@@ -1,0 +1,123 @@
+"""Lock renewal from a thread with a loop and a connection of its own.
+
+A handler that blocks the main loop must not lose its job: the thread goes on renewing, so the job is not taken for
+stalled and run a second time. One thread serves all workers of a process that share a Redis.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgpack
+
+from handbill.infra.redis import Connection, Redis, RedisError
+from handbill.jobs import scripts
+from handbill.jobs.keys import QueueKeys
+from handbill.kit.errors import HandbillError
+from handbill.kit.telemetry import logs
+
+_log = logs.get("jobs.renewal")
+
+PARTS = 3
+"""A lock is renewed each time a third of it has passed: two renewals may fail before it is lost."""
+
+
+class Holdings:
+    """The locks one worker holds, written by its loop and read by the thread."""
+
+    def __init__(
+        self, keys: QueueKeys, lock_ms: int, *, lost: Callable[[Sequence[str]], None],
+        aborted: Callable[[Sequence[tuple[str, str]]], None],
+    ) -> None:  # fmt: skip
+        self.keys = keys
+        self.lock_ms = lock_ms
+        self.tokens: dict[str, str] = {}
+        """wire id -> token. Only whole-dict operations, which the interpreter does in one step."""
+        self.due = time.monotonic() + lock_ms / 1000 / PARTS
+        self._loop = asyncio.get_running_loop()
+        self._lost = lost
+        self._aborted = aborted
+
+    def report(self, lost: Sequence[str], aborted: Sequence[tuple[str, str]]) -> None:
+        """Called in the thread; the worker hears in its own loop."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to hear it
+            if lost:
+                self._loop.call_soon_threadsafe(self._lost, lost)
+            if aborted:
+                self._loop.call_soon_threadsafe(self._aborted, aborted)
+
+
+class Renewal:
+    """The thread. It starts with the first member and ends with the last."""
+
+    def __init__(self, redis: Redis) -> None:
+        self._redis = redis
+        self._members: list[Holdings] = []
+        self._thread: threading.Thread | None = None
+        self._stop = threading.Event()
+        self._script = scripts.own("renew")
+
+    def join(self, member: Holdings) -> None:
+        self._members = [*self._members, member]
+        if self._thread is None:
+            self._stop = threading.Event()
+            self._thread = threading.Thread(target=self._main, args=(self._stop,), name="lock-renewal", daemon=True)
+            self._thread.start()
+
+    async def leave(self, member: Holdings) -> None:
+        self._members = [other for other in self._members if other is not member]
+        thread = self._thread
+        if not self._members and thread is not None:
+            self._thread = None
+            self._stop.set()
+            await asyncio.to_thread(thread.join)
+
+    def _main(self, stop: threading.Event) -> None:
+        asyncio.run(self._renewing(stop))
+
+    async def _renewing(self, stop: threading.Event) -> None:
+        while not stop.is_set():
+            try:
+                async with self._redis.connection() as connection:
+                    while not stop.is_set():
+                        await self._round(connection)
+                        await asyncio.sleep(self._pause())
+            except (HandbillError, RedisError) as error:
+                _log.warning("lock-renewal-waits", reason=str(error))
+                await asyncio.sleep(0.1)
+
+    def _pause(self) -> float:
+        """Until the next lock is due, but never so long that a stop or a new member waits."""
+        now = time.monotonic()
+        return min(max(min((m.due for m in self._members), default=now + 1) - now, 0.01), 0.1)
+
+    async def _round(self, connection: Connection) -> None:
+        for member in self._members:
+            if time.monotonic() < member.due:
+                continue
+            held = list(member.tokens.items())
+            if held:
+                lost, aborted = await self._renew(connection, member, held)
+                current = member.tokens
+                member.report(
+                    [wire_id for wire_id in lost if current.get(wire_id) == dict(held)[wire_id]],
+                    [(wire_id, reason) for wire_id, reason in aborted if wire_id in current],
+                )
+            member.due = time.monotonic() + member.lock_ms / 1000 / PARTS
+
+    async def _renew(
+        self, connection: Connection, member: Holdings, held: Sequence[tuple[str, str]]
+    ) -> tuple[list[str], list[tuple[str, str]]]:
+        packed = msgpack.packb([word for pair in held for word in pair])
+        keys = member.keys
+        reply: Any = await connection.call(
+            "EVAL", self._script, 2, keys["stalled"], keys["active"], keys.base, member.lock_ms, packed, timeout=5
+        )
+        lost, flat = reply
+        words = [word.decode(errors="replace") for word in flat]
+        return [raw.decode() for raw in lost], list(zip(words[::2], words[1::2], strict=True))

@@ -1,0 +1,119 @@
+"""The one error tree. Each error says what happened, what was kept, and what to do; one handler renders it as problem+json.
+
+`code` is stable and documented in docs/errors.md; the HTTP status belongs to the class, not to the place that raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import msgspec
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """One thing wrong with one field of what was sent."""
+
+    field: str
+    reason: str
+
+
+class HandbillError(Exception):
+    """Root of the tree. `detail` is for a person; `code` is for a program."""
+
+    status: ClassVar[int] = 500
+    code: str = "INTERNAL"
+    title: ClassVar[str] = "Something went wrong on our side"
+
+    def __init__(
+        self,
+        detail: str,
+        *,
+        code: str | None = None,
+        faults: Sequence[Fault] = (),
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        if code is not None:
+            self.code = code
+        self.faults = tuple(faults)
+        self.retry_after = retry_after
+
+
+class Invalid(HandbillError):
+    status = 400
+    code = "INVALID"
+    title = "The request is not valid"
+
+
+class Unauthorized(HandbillError):
+    status = 401
+    code = "UNAUTHORIZED"
+    title = "No valid credentials"
+
+
+class Forbidden(HandbillError):
+    status = 403
+    code = "FORBIDDEN"
+    title = "Not allowed"
+
+
+class NotFound(HandbillError):
+    status = 404
+    code = "NOT_FOUND"
+    title = "Not found"
+
+
+class NotAllowed(HandbillError):
+    status = 405
+    code = "METHOD_NOT_ALLOWED"
+    title = "Method not allowed"
+
+
+class Conflict(HandbillError):
+    status = 409
+    code = "CONFLICT"
+    title = "It conflicts with what is there"
+
+
+class PreconditionFailed(HandbillError):
+    status = 412
+    code = "PRECONDITION_FAILED"
+    title = "It changed since you read it"
+
+
+class TooLarge(HandbillError):
+    status = 413
+    code = "TOO_LARGE"
+    title = "Too large"
+
+
+class Unsupported(HandbillError):
+    status = 415
+    code = "UNSUPPORTED_MEDIA_TYPE"
+    title = "Unsupported media type"
+
+
+class Throttled(HandbillError):
+    """The caller sends too much: 429 with Retry-After."""
+
+    status = 429
+    code = "THROTTLED"
+    title = "Too many requests"
+
+
+class Busy(HandbillError):
+    """An engine is away or full: nothing was done, try again. Never poison."""
+
+    status = 503
+    code = "BUSY"
+    title = "Busy, try again"
+
+
+class Broken(HandbillError):
+    """The installation itself is wrong (schema, permissions, corrupt file): a person must act."""
+
+    status = 500
+    code = "BROKEN"
+    title = "The installation needs attention"

@@ -1,0 +1,139 @@
+"""Every metric of the house, in one typed list. Rooms append theirs in a block headed by the room's name.
+
+A tenant label is the internal number, and only where few tenants can appear; text from outside is never a label.
+"""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry
+from prometheus_client import Counter as _Counter
+from prometheus_client import Gauge as _Gauge
+from prometheus_client import Histogram as _Histogram
+
+REGISTRY = CollectorRegistry(auto_describe=True)
+
+SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+SIZES = (1.0, 2.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0, 2500.0, 5000.0, 10000.0)
+
+
+def Counter(name: str, doc: str, labels: tuple[str, ...] = ()) -> _Counter:
+    return _Counter(name, doc, labels, registry=REGISTRY)
+
+
+def Gauge(name: str, doc: str, labels: tuple[str, ...] = ()) -> _Gauge:
+    return _Gauge(name, doc, labels, registry=REGISTRY)
+
+
+def Histogram(name: str, doc: str, labels: tuple[str, ...] = (), buckets: tuple[float, ...] = SECONDS) -> _Histogram:
+    return _Histogram(name, doc, labels, buckets=buckets, registry=REGISTRY)
+
+
+# --- postgres
+PG_SECONDS = Histogram("handbill_pg_seconds", "Time of one PostgreSQL statement", ("statement",))
+PG_ERRORS = Counter("handbill_pg_errors", "PostgreSQL statements that failed, by SQLSTATE", ("sqlstate",))
+PG_IN_USE = Gauge("handbill_pg_in_use", "Connections out of the pool at this moment", ("pool",))
+PG_WAIT_SECONDS = Histogram("handbill_pg_wait_seconds", "Time spent waiting for a free connection", ("pool",))
+
+# --- redis
+REDIS_BATCH = Histogram("handbill_redis_batch", "Commands that shared one write", (), SIZES)
+REDIS_SECONDS = Histogram("handbill_redis_seconds", "Time from the write of a batch to its first reply")
+REDIS_ERRORS = Counter("handbill_redis_errors", "Failed Redis calls, by kind", ("kind",))
+REDIS_CONNECTS = Counter("handbill_redis_connects", "Connections made to Redis, reconnects included")
+
+# --- clickhouse
+CH_SECONDS = Histogram("handbill_ch_seconds", "Time of one ClickHouse call", ("kind",))
+CH_ERRORS = Counter("handbill_ch_errors", "Failed ClickHouse calls, by engine code (0: the engine was away)", ("code",))
+CH_ROWS = Counter("handbill_ch_rows", "Rows sent to ClickHouse", ("table",))
+
+# --- tenants
+TENANTS_LOOKUPS = Counter(
+    "handbill_tenants_lookups",
+    "Keys and sessions looked up, by kind and by where the answer came from",
+    ("kind", "source"),
+)
+TENANTS_JWKS_FETCHES = Counter("handbill_tenants_jwks_fetches", "Key sets fetched from tenants' URLs", ("outcome",))
+TENANTS_LOGINS = Counter("handbill_tenants_logins", "Logins, by outcome", ("outcome",))
+TENANTS_LIMIT_OPEN = Counter(
+    "handbill_tenants_limit_open", "Logins let through uncounted because Redis was away (fails open)"
+)
+
+# --- api
+API_SECONDS = Histogram("handbill_api_seconds", "Time from a request to the end of its answer", ("route", "method"))
+API_REPLIES = Counter("handbill_api_replies", "Answers, by route, method and status", ("route", "method", "status"))
+API_TENANT_REQUESTS = Counter(
+    "handbill_api_tenant_requests",
+    "Requests by tenant number: the first tenants seen by name, then `other`",
+    ("tenant",),
+)
+API_IN_FLIGHT = Gauge("handbill_api_in_flight", "Requests being answered at this moment")
+API_REPLAYS = Counter("handbill_api_replays", "Requests with an idempotency key, by what became of them", ("outcome",))
+
+# --- events
+PIPELINE_SECONDS = Histogram("handbill_pipeline_seconds", "Time of one pipeline step for one batch", ("step",))
+EVENTS_ACCEPTED = Counter("handbill_events_accepted", "Events taken at the edge, durable", ("kind",))
+EVENTS_SHED = Counter("handbill_events_shed", "Requests refused with 429 because the lanes lag too far behind")
+EVENTS_COUNTED = Counter("handbill_events_counted", "Events counted for the first time")
+EVENTS_DROPPED = Counter("handbill_events_dropped", "Events not counted, by kind and reason", ("kind", "reason"))
+EVENTS_PARKED = Counter("handbill_events_parked", "Events parked with their bytes, by reason", ("reason",))
+JOURNAL_LAG_EVENTS = Gauge("handbill_journal_lag_events", "Events behind the cursor, by lane", ("lane",))
+JOURNAL_LAG_SECONDS = Gauge("handbill_journal_lag_seconds", "Age of the oldest uncommitted event, by lane", ("lane",))
+JOURNAL_GAPS = Counter("handbill_journal_gaps", "Times a lane's journal began behind its cursor: entries were lost")
+
+# --- outbox and dead letters
+OUTBOX_RELAYED = Counter("handbill_outbox_relayed", "Outbox rows handed to a queue", ("queue",))
+OUTBOX_AGE_SECONDS = Histogram("handbill_outbox_age_seconds", "Time a due row waited before it was relayed", ("queue",))
+OUTBOX_SETTLED = Counter(
+    "handbill_outbox_settled", "Outbox rows removed, by what became of the job", ("queue", "outcome")
+)
+OUTBOX_REQUEUED = Counter(
+    "handbill_outbox_requeued", "Relayed rows whose job Redis had forgotten, relayed again", ("queue",)
+)
+OUTBOX_PENDING = Gauge(
+    "handbill_outbox_pending", "Due rows by queue and tenant number: the largest, then `other`", ("queue", "tenant")
+)
+OUTBOX_OLDEST_SECONDS = Gauge(
+    "handbill_outbox_oldest_seconds", "Age of the oldest due row, by queue and tenant number", ("queue", "tenant")
+)
+QUEUE_DEPTH = Gauge("handbill_queue_depth", "Jobs in a queue, by state", ("queue", "state"))
+DEAD_LETTERS = Counter("handbill_dead_letters", "Jobs that failed for good", ("queue",))
+DEAD_LETTERS_OPEN = Gauge("handbill_dead_letters_open", "Dead letters that nobody has redriven or purged", ("queue",))
+PRESSURE_REFUSED = Counter("handbill_pressure_refused", "Producers told to come back later", ("queue",))
+BREAKER_OPENED = Counter("handbill_breaker_opened", "Times a circuit was opened")
+BREAKER_FAILED_OPEN = Counter("handbill_breaker_failed_open", "Calls let through because the breaker's Redis was away")
+LEADER = Gauge("handbill_leader", "1 while this process leads, by election", ("election",))
+
+# --- caps
+CAPS_MALFORMED = Counter("handbill_caps_malformed", "Packed cap values that could not be read and were started anew")
+CAPS_HISTORY = Counter("handbill_caps_history", "Cap questions that went to PostgreSQL, by why", ("why",))
+CAPS_REBUILT = Counter("handbill_caps_rebuilt", "Views put back into the caps by a rebuild or a back-fill")
+
+# --- journal
+JOURNAL_APPEND_EVENTS = Histogram("handbill_journal_append_events", "Events that shared one append", (), SIZES)
+JOURNAL_APPEND_SECONDS = Histogram("handbill_journal_append_seconds", "Time until an append was durable")
+JOURNAL_REFUSED = Counter(
+    "handbill_journal_refused", "Appends refused, by why (full: the lane's buffer; away)", ("why",)
+)
+JOURNAL_SPILLED = Counter("handbill_journal_spilled", "Events sent to an overflow lane because their tenant was noisy")
+
+# --- banners
+SCHEDULE_CHANGES = Counter("handbill_schedule_changes", "Banners and campaigns whose status the clock changed")
+SERVE_KEYS = Gauge("handbill_serve_keys", "Keys of other programs under banners:serve:*, as last counted")
+STATS_CORRECTED = Counter("handbill_stats_corrected", "Rows of the live stats that a recount had to set right")
+STATS_AUDIT_WRONG = Counter("handbill_stats_audit_wrong", "Rows of the live stats that an audit found wrong")
+ROLLUP_STALE_DAYS = Gauge("handbill_rollup_stale_days", "Days since the oldest day that should have been rolled up")
+PARTITIONS_DROPPED = Counter("handbill_partitions_dropped", "Months of raw rows that retention dropped")
+CATALOGUE_LOADS = Counter("handbill_catalogue_loads", "Tenants whose catalogue was loaded anew")
+CATALOGUE_STALE = Counter(
+    "handbill_catalogue_stale", "Refreshes of the catalogue that failed; the last copy was served"
+)
+
+# --- jobs
+JOB_SECONDS = Histogram("handbill_job_seconds", "Time of one attempt at a job", ("queue",))
+JOBS_ENDED = Counter(
+    "handbill_jobs_ended",
+    "Attempts by how they ended: completed, failed (for good), again (later), back (handed back), gone, stalled",
+    ("queue", "how"),
+)
+DECIDE_FALLBACK = Counter("handbill_decide_fallback", "Decisions made without Redis, by what stood in", ("by",))
+THROTTLE_REFUSED = Counter("handbill_throttle_refused", "Tracking requests refused by the limit per client address")
+THROTTLE_OPEN = Counter("handbill_throttle_open", "Tracking requests let pass because Redis was away")

@@ -1,0 +1,671 @@
+-- The whole schema as it is today. Each room keeps its own part; a test proves that the migrations reach the same.
+
+-- === 0001_foundation
+-- The ground floor: two roles, the wall between tenants, and the tenants themselves.
+
+-- Roles belong to the whole cluster, so another database may have made them already. They log in themselves; the
+-- migration runner gives them their passwords.
+do $$
+begin
+    -- Asked first, because CREATE ROLE checks the privilege before it sees that the role is there.
+    if not exists (select from pg_roles where rolname = 'handbill_app') then
+        begin
+            create role handbill_app login nosuperuser nobypassrls nocreatedb nocreaterole;
+        exception when duplicate_object or unique_violation then null;
+        end;
+    end if;
+    if not exists (select from pg_roles where rolname = 'handbill_worker') then
+        begin
+            create role handbill_worker login nosuperuser bypassrls nocreatedb nocreaterole;
+        exception when duplicate_object or unique_violation then null;
+        end;
+    end if;
+exception when insufficient_privilege then
+    raise exception 'the owner may not create the roles handbill_app and handbill_worker; nothing was changed'
+        using hint = 'as an administrator: create role handbill_app login; create role handbill_worker login bypassrls;'
+                     ' grant both to the owner; then migrate again';
+end
+$$;
+
+-- One call per tenant table: nobody but the current tenant's own rows, whoever asks, save the roles that bypass walls.
+create function handbill_wall(wall_table regclass) returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    room text;
+begin
+    select n.nspname into strict room
+    from pg_class c join pg_namespace n on n.oid = c.relnamespace
+    where c.oid = wall_table;
+
+    execute format('alter table %s enable row level security', wall_table);
+    execute format('alter table %s force row level security', wall_table);
+    execute format(
+        'create policy wall on %s'
+        ' using (tenant_id = nullif(current_setting(''handbill.tenant'', true), '''')::int)'
+        ' with check (tenant_id = nullif(current_setting(''handbill.tenant'', true), '''')::int)',
+        wall_table
+    );
+    execute format('grant usage on schema %I to handbill_app, handbill_worker', room);
+    execute format('grant select, insert, update, delete on %s to handbill_app, handbill_worker', wall_table);
+end
+$$;
+
+revoke execute on function handbill_wall(regclass) from public;
+
+create schema tenants;
+
+create table tenants.tenants (
+    tenant_id int generated always as identity primary key,
+    public_id uuid not null constraint uq_tenants_public_id unique,
+    slug text not null constraint uq_tenants_slug unique check (slug ~ '^[a-z0-9][a-z0-9-]{0,62}$'),
+    name text not null check (length(name) between 1 and 200),
+    tier text not null default 'standard' check (tier in ('standard', 'enterprise')),
+    time_zone text not null default 'UTC',
+    status text not null default 'active' check (status in ('active', 'suspended')),
+    version int not null default 1,
+    created_at timestamptz not null,
+    updated_at timestamptz not null
+);
+select handbill_wall('tenants.tenants');
+-- Opening and closing a tenant is the operator's work, never the tenant's own.
+revoke insert, delete on tenants.tenants from handbill_app;
+
+-- What a tenant may change about itself. The JWT secret is sealed with the installation's key.
+create table tenants.settings (
+    tenant_id int primary key references tenants.tenants (tenant_id) on delete cascade,
+    jwt jsonb not null default '{}',
+    jwt_secret bytea,
+    limits jsonb not null default '{}',
+    privacy jsonb not null default '{}',
+    version int not null default 1,
+    updated_at timestamptz not null
+);
+select handbill_wall('tenants.settings');
+
+-- Write keys are publishable and kept in clear for the tenant to copy; of a secret key only the hash remains.
+create table tenants.api_keys (
+    tenant_id int not null references tenants.tenants (tenant_id) on delete cascade,
+    key_id uuid not null,
+    kind text not null check (kind in ('write', 'secret')),
+    name text not null check (length(name) between 1 and 200),
+    key_hash bytea not null constraint uq_api_keys_hash unique,
+    clear_key text,
+    hint text not null,
+    scopes text[] not null default '{}',
+    replaces uuid,
+    created_at timestamptz not null,
+    expires_at timestamptz,
+    revoked_at timestamptz,
+    last_used_at timestamptz,
+    primary key (tenant_id, key_id),
+    constraint ck_api_keys_no_clear_secret check (kind = 'write' or clear_key is null)
+);
+select handbill_wall('tenants.api_keys');
+
+-- A user belongs to one tenant; an address is known once in the whole installation, so that login needs no tenant.
+create table tenants.users (
+    tenant_id int not null references tenants.tenants (tenant_id) on delete cascade,
+    user_id uuid not null,
+    email text not null constraint uq_users_email unique check (email = lower(email)),
+    name text not null default '',
+    role text not null check (role in ('owner', 'operator', 'viewer')),
+    password_hash text not null,
+    version int not null default 1,
+    created_at timestamptz not null,
+    updated_at timestamptz not null,
+    primary key (tenant_id, user_id)
+);
+select handbill_wall('tenants.users');
+
+create table tenants.sessions (
+    tenant_id int not null,
+    session_id uuid not null,
+    user_id uuid not null,
+    token_hash bytea not null constraint uq_sessions_token unique,
+    created_at timestamptz not null,
+    expires_at timestamptz not null,
+    primary key (tenant_id, session_id),
+    foreign key (tenant_id, user_id) references tenants.users (tenant_id, user_id) on delete cascade
+);
+create index ix_sessions_user on tenants.sessions (tenant_id, user_id);
+create index ix_sessions_expiry on tenants.sessions (expires_at);
+select handbill_wall('tenants.sessions');
+
+create table tenants.audit_log (
+    tenant_id int not null references tenants.tenants (tenant_id) on delete cascade,
+    audit_id uuid not null,
+    at timestamptz not null,
+    actor text not null,
+    action text not null,
+    object text not null,
+    before jsonb,
+    after jsonb,
+    request_id text,
+    primary key (tenant_id, audit_id)
+);
+select handbill_wall('tenants.audit_log');
+-- History is added to and read, never rewritten.
+revoke update, delete on tenants.audit_log from handbill_app;
+
+-- The subject is kept only until its erasure is done: afterwards its digest is enough to answer for it.
+create table tenants.erasures (
+    tenant_id int not null references tenants.tenants (tenant_id) on delete cascade,
+    erasure_id uuid not null,
+    subject text,
+    subject_hash bytea not null,
+    status text not null check (status in ('running', 'done', 'failed')),
+    report jsonb not null default '{}',
+    requested_by text not null,
+    created_at timestamptz not null,
+    finished_at timestamptz,
+    primary key (tenant_id, erasure_id)
+);
+select handbill_wall('tenants.erasures');
+
+-- A request that was answered once is answered the same way again. The reply is sealed with the caller's own
+-- credential, for it may hold a key that nobody shall read a second time. No status yet = still in flight.
+create table tenants.idempotency_keys (
+    tenant_id int not null references tenants.tenants (tenant_id) on delete cascade,
+    key text not null check (length(key) between 1 and 200),
+    request_hash bytea not null,
+    status int,
+    content_type text,
+    reply bytea,
+    created_at timestamptz not null,
+    expires_at timestamptz not null,
+    primary key (tenant_id, key)
+);
+create index ix_idempotency_keys_expiry on tenants.idempotency_keys (expires_at);
+select handbill_wall('tenants.idempotency_keys');
+
+-- Look-ups before a tenant is known. They see over the wall and therefore say as little as possible: tenant and id.
+create function tenants.find_key(wanted bytea, out tenant_id int, out key_id uuid) returns setof record
+    language sql stable security definer rows 1
+    set search_path = pg_catalog, pg_temp
+as $$
+    select k.tenant_id, k.key_id from tenants.api_keys k where k.key_hash = wanted
+$$;
+
+create function tenants.find_session(wanted bytea, out tenant_id int, out session_id uuid) returns setof record
+    language sql stable security definer rows 1
+    set search_path = pg_catalog, pg_temp
+as $$
+    select s.tenant_id, s.session_id from tenants.sessions s where s.token_hash = wanted
+$$;
+
+create function tenants.find_user(wanted text, out tenant_id int, out user_id uuid) returns setof record
+    language sql stable security definer rows 1
+    set search_path = pg_catalog, pg_temp
+as $$
+    select u.tenant_id, u.user_id from tenants.users u where u.email = lower(wanted)
+$$;
+
+-- The walls are forced, so an owner that is no superuser would see nothing through its own functions: they belong to
+-- the role that bypasses walls. It may own them only where it may create, and only for that moment.
+do $$
+begin
+    begin
+        execute format('grant handbill_worker to %I', current_user);
+    exception when insufficient_privilege or invalid_grant_operation then
+        -- A superuser needs no membership, and a member needs no second one; the next statement tells if it mattered.
+        raise notice 'handbill_worker was not granted to %: %', current_user, sqlerrm;
+    end;
+    grant create on schema tenants to handbill_worker;
+    alter function tenants.find_key(bytea) owner to handbill_worker;
+    alter function tenants.find_session(bytea) owner to handbill_worker;
+    alter function tenants.find_user(text) owner to handbill_worker;
+    revoke create on schema tenants from handbill_worker;
+end
+$$;
+
+revoke execute on function tenants.find_key(bytea), tenants.find_session(bytea), tenants.find_user(text) from public;
+grant execute on function tenants.find_key(bytea), tenants.find_session(bytea), tenants.find_user(text) to handbill_app;
+
+-- === 0002_jobs
+-- Work to be done: the outbox that is written beside every change, what handlers have done, and the dead letters.
+-- Rows without a tenant are the system's own: the wall hides them from handbill_app, only the worker sees them.
+
+create schema jobs;
+
+create table jobs.outbox_events (
+    id uuid primary key,
+    tenant_id int,
+    -- The lane of the fair pick: the tenant, and 0 for all system events together. Never NULL, so an index can skip over it.
+    lane int not null generated always as (coalesce(tenant_id, 0)) stored,
+    queue text not null check (length(queue) between 1 and 100),
+    name text not null check (length(name) between 1 and 200),
+    job_id text not null check (length(job_id) between 1 and 500),
+    -- Identity of the effect: the first outbox id; a redriven dead letter keeps it, so that nothing is done twice.
+    effect_id uuid not null,
+    data jsonb not null,
+    opts jsonb not null default '{}',
+    status text not null default 'pending' check (status in ('pending', 'relayed')),
+    created_at timestamptz not null default now(),
+    due_at timestamptz not null default now(),
+    relayed_at timestamptz,
+    -- The moment of the relay by the clock of Redis, to tell this job's events from those of an older one of the same id.
+    relayed_ms bigint,
+    relays int not null default 0
+)
+with (
+    -- A queue in a table: most rows live for a second. Vacuum early and without pauses, or the pick wades through the dead.
+    autovacuum_vacuum_scale_factor = 0.01,
+    autovacuum_vacuum_threshold = 1000,
+    autovacuum_vacuum_insert_scale_factor = 0.05,
+    autovacuum_vacuum_cost_delay = 0,
+    autovacuum_analyze_scale_factor = 0.02
+);
+create index ix_outbox_pending on jobs.outbox_events (queue, lane, due_at, id) where status = 'pending';
+create index ix_outbox_relayed on jobs.outbox_events (queue, job_id) where status = 'relayed';
+select handbill_wall('jobs.outbox_events');
+
+-- One row per effect that was done, written in the transaction of the effect.
+create table jobs.handled (
+    outbox_id uuid primary key,
+    tenant_id int,
+    handled_at timestamptz not null default now()
+)
+with (autovacuum_vacuum_insert_scale_factor = 0.05);
+create index ix_handled_at on jobs.handled using brin (handled_at);
+select handbill_wall('jobs.handled');
+
+-- One row per job that failed for good. It stays until somebody purges it; a redriven one says so.
+create table jobs.dead_letters (
+    id uuid primary key,
+    tenant_id int,
+    queue text not null,
+    job_id text not null,
+    name text not null,
+    effect_id uuid not null,
+    data jsonb not null,
+    opts jsonb not null default '{}',
+    attempts int not null default 0,
+    reason text not null,
+    traceback text not null default '',
+    source text not null default 'worker',
+    status text not null default 'dead' check (status in ('dead', 'redriven')),
+    failures int not null default 1,
+    redrives int not null default 0,
+    queued_at timestamptz,
+    failed_at timestamptz not null,
+    recorded_at timestamptz not null default now(),
+    redriven_at timestamptz,
+    constraint uq_dead_letters_job unique (queue, job_id)
+);
+create index ix_dead_letters_tenant on jobs.dead_letters (tenant_id, id);
+create index ix_dead_letters_open on jobs.dead_letters (queue, id) where status = 'dead';
+select handbill_wall('jobs.dead_letters');
+
+-- How far the ledger has read each queue's events.
+create table jobs.event_cursors (
+    queue text primary key,
+    last_id text not null,
+    updated_at timestamptz not null default now()
+);
+grant select, insert, update, delete on jobs.event_cursors to handbill_worker;
+
+-- === 0003_count
+-- Count: the catalogue, the journal's cursors, every counted event once, live stats, caps.
+
+create schema banners;
+create schema events;
+create schema caps;
+grant usage on schema banners, events, caps to handbill_app, handbill_worker;
+
+-- ------------------------------------------------------------------------------------------------ catalogue
+create table banners.placements (
+    id          int generated always as identity primary key,
+    tenant_id   int not null references tenants.tenants (tenant_id),
+    public_id   uuid not null unique,
+    name        text not null check (length(name) between 1 and 200),
+    slug        text not null check (slug ~ '^[a-z0-9][a-z0-9_-]{0,63}$'),
+    description text check (length(description) <= 2000),
+    version     int not null default 1,
+    created_at  timestamptz not null default now(),
+    updated_at  timestamptz not null default now(),
+    deleted_at  timestamptz
+);
+create unique index uq_placements_slug on banners.placements (tenant_id, slug) where deleted_at is null;
+
+create table banners.campaigns (
+    id          int generated always as identity primary key,
+    tenant_id   int not null references tenants.tenants (tenant_id),
+    public_id   uuid not null unique,
+    name        text not null check (length(name) between 1 and 200),
+    status      text not null default 'active' check (status in ('scheduled', 'active', 'ended')),
+    is_active   boolean not null default true,
+    starts_at   timestamptz,
+    ends_at     timestamptz,
+    version     int not null default 1,
+    created_at  timestamptz not null default now(),
+    updated_at  timestamptz not null default now(),
+    deleted_at  timestamptz,
+    constraint campaigns_window check (starts_at < ends_at)
+);
+create index ix_campaigns_tenant on banners.campaigns (tenant_id, id) where deleted_at is null;
+
+create table banners.banners (
+    id              int generated always as identity primary key,
+    tenant_id       int not null references tenants.tenants (tenant_id),
+    public_id       uuid not null unique,
+    campaign_id     int references banners.campaigns (id),
+    name            text not null check (length(name) between 1 and 200),
+    title           text check (length(title) <= 500),
+    description     text check (length(description) <= 5000),
+    image_url       text check (length(image_url) <= 2000),
+    cta_link        text check (length(cta_link) <= 2000),
+    asset_url       text check (length(asset_url) <= 2000),
+    x_times         int not null check (x_times between 1 and 1000),
+    y_hours         int not null check (y_hours between 1 and 8760),
+    z_duration_sec  int not null check (z_duration_sec between 1 and 3600),
+    is_active       boolean not null default true,
+    publish_at      timestamptz,
+    expires_at      timestamptz,
+    schedule_status text not null default 'active' check (schedule_status in ('scheduled', 'active', 'expired')),
+    placement_ids   int[] not null default '{}',       -- empty: every placement
+    limits_raised_at timestamptz,                      -- views before it may be unknown to Redis: PostgreSQL is asked
+    version         int not null default 1,
+    created_at      timestamptz not null default now(),
+    updated_at      timestamptz not null default now(),
+    archived_at     timestamptz,
+    deleted_at      timestamptz,
+    constraint banners_window check (publish_at < expires_at)
+);
+create index ix_banners_tenant on banners.banners (tenant_id, id) where deleted_at is null;
+create index ix_banners_schedule on banners.banners (schedule_status) where deleted_at is null;
+
+-- Every change of the catalogue bumps this, so that a process sees at a glance whether its copy is old.
+create table banners.catalogue_versions (
+    tenant_id  int primary key references tenants.tenants (tenant_id),
+    version    bigint not null default 1,
+    changed_at timestamptz not null default now()
+);
+
+-- ------------------------------------------------------------------------------------------------ journal
+create table events.lanes (                              -- belongs to the installation, not to a tenant
+    lane       text primary key,
+    number     smallint not null unique,
+    epoch      bigint not null default 0,                -- grows with every owner: an older owner's commit finds no row
+    owner      text,
+    lease_until timestamptz,
+    cursor     text not null default '0-0',              -- everything up to here is committed
+    projected  text not null default '0-0',              -- everything up to here is confirmed in the caps
+    moved_at   timestamptz not null default now()
+);
+
+create table events.consumers (                          -- who reads lanes now, so that they share them fairly
+    name    text primary key,
+    seen_at timestamptz not null
+);
+
+create table events.event_keys (
+    tenant_id   int not null,
+    key         bytea not null,                          -- blake2b-128 of (kind, event id)
+    stored_time timestamptz not null,
+    primary key (tenant_id, key)
+) partition by hash (tenant_id, key);
+
+create table events.ch_batches (                         -- one row per committed batch: the range and who survived
+    id          uuid primary key,
+    lane        text not null,
+    from_cursor text not null,
+    to_cursor   text not null,
+    survivors   bytea not null,                          -- one bit per event of the range, in order
+    events      int not null,
+    created_at  timestamptz not null default now(),
+    done_at     timestamptz
+);
+create index ix_ch_batches_lane on events.ch_batches (lane, created_at);
+
+create table events.parked (
+    id          uuid primary key,
+    tenant_id   int references tenants.tenants (tenant_id),
+    kind        text not null,
+    event_id    text,
+    lane        text not null,
+    reason      text not null,
+    detail      text,
+    body        bytea not null,
+    parked_at   timestamptz not null default now(),
+    replayed_at timestamptz
+);
+create index ix_parked_tenant on events.parked (tenant_id, parked_at desc, id);
+
+create table events.drops (                              -- why events were not counted, for the tenant to see
+    tenant_id int not null references tenants.tenants (tenant_id),
+    day       date not null,
+    kind      text not null,
+    reason    text not null,
+    lane      smallint not null,
+    events    bigint not null,
+    primary key (tenant_id, day, kind, reason, lane)
+);
+
+-- ------------------------------------------------------------------------------------------------ what happened
+create table banners.banner_impressions (
+    tenant_id      int not null,
+    event_key      bytea not null,
+    correlation_id text not null,
+    banner_id      int not null,
+    placement_id   int,
+    campaign_id    int,
+    session_id     text,
+    user_id        text,
+    device_type    text,
+    country_code   text,
+    page_url       text,
+    referrer_url   text,
+    occurred_at    timestamptz not null,
+    received_at    timestamptz not null,
+    lane           smallint not null,
+    marks          text[] not null default '{}'
+) partition by range (occurred_at);
+
+create table banners.banner_clicks (
+    tenant_id       int not null,
+    event_key       bytea not null,
+    correlation_id  text not null,
+    banner_id       int not null,
+    placement_id    int,
+    campaign_id     int,
+    session_id      text,
+    user_id         text,
+    device_type     text,
+    country_code    text,
+    page_url        text,
+    destination_url text not null,
+    occurred_at     timestamptz not null,
+    received_at     timestamptz not null,
+    lane            smallint not null,
+    marks           text[] not null default '{}'
+) partition by range (occurred_at);
+
+create table caps.user_views (
+    tenant_id      int not null,
+    event_key      bytea not null,
+    event_id       text not null,
+    banner_id      int not null,
+    placement_id   int,
+    campaign_id    int,
+    user_id        text not null,
+    device_id      text,
+    session_id     text,
+    view_timestamp timestamptz not null,
+    view_duration_ms int not null,
+    dismissed      boolean not null,
+    counted        boolean not null,
+    received_at    timestamptz not null,
+    lane           smallint not null,
+    marks          text[] not null default '{}'
+) partition by range (view_timestamp);
+
+create index ix_impressions_banner on banners.banner_impressions (tenant_id, banner_id, occurred_at);
+create index ix_clicks_banner on banners.banner_clicks (tenant_id, banner_id, occurred_at);
+create index idx_user_banner on caps.user_views (tenant_id, user_id, banner_id, view_timestamp);
+
+create table caps.cap_totals (                           -- outlives the partitions: lifetime limits count here
+    tenant_id int not null references tenants.tenants (tenant_id),
+    user_id   text not null,
+    banner_id int not null,
+    total     bigint not null,
+    last_at   timestamptz not null,
+    primary key (tenant_id, user_id, banner_id)
+);
+
+create table caps.users (
+    tenant_id  int not null references tenants.tenants (tenant_id),
+    user_id    text not null,
+    device_id  text not null default '',
+    created_at timestamptz not null,
+    primary key (tenant_id, user_id, device_id)
+);
+
+-- ------------------------------------------------------------------------------------------------ stats
+create table banners.banner_stats (
+    tenant_id    int not null references tenants.tenants (tenant_id),
+    banner_id    int not null,
+    placement_id int,
+    campaign_id  int,
+    bucket       timestamptz not null,                   -- 15 minutes, by when it happened
+    lane         smallint not null,                      -- summed at read: no two lanes wait for one row
+    impressions  bigint not null default 0,
+    clicks       bigint not null default 0,
+    views        bigint not null default 0,
+    dismissals   bigint not null default 0,
+    marked_impressions bigint not null default 0,        -- kept apart: bots and the like
+    marked_clicks      bigint not null default 0,
+    marked_views       bigint not null default 0,
+    updated_at   timestamptz not null default now(),
+    constraint uq_banner_stats unique nulls not distinct (tenant_id, bucket, banner_id, placement_id, campaign_id, lane)
+);
+
+create table banners.stat_days (                         -- one row per (tenant, UTC day) that ever had events
+    tenant_id    int not null references tenants.tenants (tenant_id),
+    day          date not null,
+    dirty_since  timestamptz,                            -- an event landed after the last roll-up
+    rolled_at    timestamptz,
+    combinations int,
+    raw_gone_at  timestamptz,                            -- retention dropped the raw rows: never recomputed again
+    primary key (tenant_id, day)
+);
+create index ix_stat_days_dirty on banners.stat_days (dirty_since) where dirty_since is not null;
+
+create table banners.audits (
+    id         uuid primary key,
+    tenant_id  int not null references tenants.tenants (tenant_id),
+    day        date not null,
+    checked_at timestamptz not null default now(),
+    differences int not null,
+    detail     jsonb not null default '[]'
+);
+
+-- ------------------------------------------------------------------------------------------------ partitions
+-- Months are made ahead by retention and, for late or imported events, by the pipeline itself. The caller is the worker
+-- role, which may not create tables: the function may, for these parents only.
+create function handbill_month(parent regclass, month date) returns boolean
+    language plpgsql security definer
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    first  date := date_trunc('month', month)::date;
+    part   text;
+    room   text;
+begin
+    if parent not in ('banners.banner_impressions'::regclass, 'banners.banner_clicks'::regclass,
+                      'caps.user_views'::regclass) then
+        raise exception 'no monthly table: %', parent;
+    end if;
+    select n.nspname, c.relname || '_' || to_char(first, 'YYYYMM') into strict room, part
+    from pg_class c join pg_namespace n on n.oid = c.relnamespace where c.oid = parent;
+    if to_regclass(format('%I.%I', room, part)) is not null then
+        return false;
+    end if;
+    perform pg_advisory_xact_lock(hashtextextended('handbill_month', 0));
+    if to_regclass(format('%I.%I', room, part)) is not null then
+        return false;
+    end if;
+    execute format('create table %I.%I partition of %s for values from (%L) to (%L)',
+                   room, part, parent, first::timestamp at time zone 'UTC',
+                   (first + interval '1 month')::timestamp at time zone 'UTC');
+    execute format('alter table %I.%I enable row level security', room, part);
+    execute format('alter table %I.%I force row level security', room, part);
+    execute format('create policy wall on %I.%I'
+                   ' using (tenant_id = nullif(current_setting(''handbill.tenant'', true), '''')::int)'
+                   ' with check (tenant_id = nullif(current_setting(''handbill.tenant'', true), '''')::int)', room, part);
+    return true;
+end
+$$;
+revoke execute on function handbill_month(regclass, date) from public;
+grant execute on function handbill_month(regclass, date) to handbill_worker;
+
+-- Retention drops whole months. Only whole partitions of these parents, and only by the worker.
+create function handbill_drop_month(parent regclass, month date) returns boolean
+    language plpgsql security definer
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    part text;
+    room text;
+begin
+    if parent not in ('banners.banner_impressions'::regclass, 'banners.banner_clicks'::regclass,
+                      'caps.user_views'::regclass) then
+        raise exception 'no monthly table: %', parent;
+    end if;
+    select n.nspname, c.relname || '_' || to_char(month, 'YYYYMM') into strict room, part
+    from pg_class c join pg_namespace n on n.oid = c.relnamespace where c.oid = parent;
+    if to_regclass(format('%I.%I', room, part)) is null then
+        return false;
+    end if;
+    execute format('drop table %I.%I', room, part);
+    return true;
+end
+$$;
+revoke execute on function handbill_drop_month(regclass, date) from public;
+grant execute on function handbill_drop_month(regclass, date) to handbill_worker;
+
+do $$
+begin
+    for part in 0..15 loop
+        execute format('create table events.event_keys_%s partition of events.event_keys for values with (modulus 16, remainder %s)', part, part);
+        perform handbill_wall(format('events.event_keys_%s', part)::regclass);
+        execute format('revoke all on events.event_keys_%s from handbill_app', part);
+    end loop;
+end
+$$;
+
+select handbill_wall(t) from unnest(array[
+    'banners.placements', 'banners.campaigns', 'banners.banners', 'banners.catalogue_versions',
+    'events.event_keys', 'events.parked', 'events.drops',
+    'banners.banner_impressions', 'banners.banner_clicks', 'caps.user_views', 'caps.cap_totals', 'caps.users',
+    'banners.banner_stats', 'banners.stat_days', 'banners.audits'
+]::regclass[]) t;
+-- What was counted is read by its tenant and written by the pipeline alone.
+revoke insert, update, delete on events.event_keys, events.drops, banners.banner_impressions, banners.banner_clicks,
+    caps.user_views, caps.cap_totals, caps.users, banners.banner_stats, banners.stat_days, banners.audits from handbill_app;
+grant select, insert, update, delete on events.lanes, events.consumers, events.ch_batches to handbill_worker;
+
+select handbill_month(t, (date_trunc('month', now() at time zone 'UTC') + m * interval '1 month')::date)
+from unnest(array['banners.banner_impressions', 'banners.banner_clicks', 'caps.user_views']::regclass[]) t,
+     generate_series(-2, 2) m;
+
+-- ------------------------------------------------------------------------------------------------ before a tenant is known
+-- A public id in a tracking call names its tenant; nothing else is told.
+create function banners.find_public(kind text, wanted uuid) returns table (tenant_id int, id int)
+    language sql stable security definer
+    set search_path = pg_catalog, pg_temp
+as $$
+    select b.tenant_id, b.id from banners.banners b where kind = 'banner' and b.public_id = wanted
+    union all
+    select p.tenant_id, p.id from banners.placements p where kind = 'placement' and p.public_id = wanted
+    union all
+    select c.tenant_id, c.id from banners.campaigns c where kind = 'campaign' and c.public_id = wanted
+$$;
+revoke execute on function banners.find_public(text, uuid) from public;
+grant execute on function banners.find_public(text, uuid) to handbill_app, handbill_worker;
+-- The look-up must see every tenant's rows also where the owner is no superuser: it belongs to the role that may.
+grant create on schema banners to handbill_worker;
+alter function banners.find_public(text, uuid) owner to handbill_worker;
+revoke create on schema banners from handbill_worker;
+

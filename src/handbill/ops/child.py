@@ -1,0 +1,154 @@
+"""A `handbill api` or `worker` of our own: on a leash, its log kept in the home, ready when its log says so."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from handbill.infra.embedded import leash
+from handbill.kit.errors import Broken
+from handbill.ops.teller import Teller
+
+LOG_LIMIT = 16 * 1024 * 1024
+LAST_WORDS_SECONDS = 1.0
+
+
+class Child:
+    """One running child. `stop` is polite for `grace` seconds, then firm."""
+
+    def __init__(self, name: str, process: subprocess.Popen[bytes], grace: float) -> None:
+        self.name = name
+        self.pid = process.pid
+        self._process = process
+        self._grace = grace
+        self._ready = asyncio.Event()
+        self._tail: deque[str] = deque(maxlen=5)
+        self._reader: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def start(
+        cls, name: str, words: Sequence[str], environ: Mapping[str, str], home: Path, teller: Teller, grace: float
+    ) -> Child:
+        """Start it and wait until its log says `<something>-ready`; Broken with its last words if it ends first."""
+        lock = home / "run" / f"{name}.lock"
+        leashed = [sys.executable, "-I", "-S", leash.__file__, str(int(signal.SIGKILL)), str(os.getpid())]
+        process = subprocess.Popen(  # noqa: ASYNC220 - the leash is tied to this very thread
+            [*leashed, str(lock), "10", "-", "--", sys.executable, "-m", "handbill.cli", *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env=dict(environ),
+            start_new_session=True,
+        )
+        child = cls(name, process, grace)
+        child._reader = asyncio.create_task(child._read(home / "logs" / f"{name}.log", teller))
+        try:
+            await child._until_ready()
+        except BaseException:
+            await asyncio.shield(child.stop())
+            raise
+        return child
+
+    async def wait(self) -> int:
+        """The exit code, once it has ended and its last words are read."""
+        await ended(self._process)
+        if self._reader is not None:
+            # Whoever it started may still hold its log open: that must not keep us from starting it anew.
+            await asyncio.wait([self._reader], timeout=LAST_WORDS_SECONDS)
+        return self._process.wait()
+
+    async def stop(self) -> None:
+        if self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(signal.SIGTERM)
+        try:
+            await asyncio.wait_for(self.wait(), self._grace)
+        except TimeoutError:
+            self._process.kill()
+            await self.wait()
+        if self._reader is not None:
+            self._reader.cancel()
+            await asyncio.gather(self._reader, return_exceptions=True)
+
+    async def _until_ready(self) -> None:
+        tasks = [asyncio.ensure_future(self._ready.wait()), asyncio.ensure_future(self.wait())]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        if not self._ready.is_set():
+            raise Broken(f"{self.name} could not start: {self.last_words}", code="CHILD_FAILED")
+
+    @property
+    def last_words(self) -> str:
+        """The line meant for a person, if it said one; else the end of its log."""
+        for line in reversed(self._tail):
+            if line.startswith("handbill: "):
+                return line.removeprefix("handbill: ")
+        return self._tail[-1].strip() if self._tail else "it said nothing"
+
+    async def _read(self, log: Path, teller: Teller) -> None:
+        """Pass the log on, line by line, into the home's file; look for the line that says ready."""
+        reader = asyncio.StreamReader(limit=1 << 20)
+        loop = asyncio.get_running_loop()
+        transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), self._process.stderr)
+        if log.exists() and log.stat().st_size > LOG_LIMIT:
+            log.replace(log.with_suffix(".log.1"))
+        try:
+            with log.open("ab", buffering=0) as file:
+                while line := await _line(reader):
+                    with contextlib.suppress(OSError):  # a full disk must not stop the child; its words still reach us
+                        file.write(line)
+                    text = line.decode(errors="replace").rstrip()
+                    self._tail.append(text)
+                    teller.line(text)
+                    if _event(text).endswith("-ready"):
+                        self._ready.set()
+        finally:
+            transport.close()
+
+
+async def ended(process: subprocess.Popen[bytes]) -> None:
+    """Sleep until the process has ended; the kernel tells, where it can."""
+    if process.poll() is not None:
+        return
+    if not hasattr(os, "pidfd_open"):
+        while process.poll() is None:  # noqa: ASYNC110 - this system has nothing to wait on
+            await asyncio.sleep(0.1)
+        return
+    handle = os.pidfd_open(process.pid)
+    loop = asyncio.get_running_loop()
+    over = asyncio.Event()
+    try:
+        loop.add_reader(handle, over.set)
+        await over.wait()
+    finally:
+        loop.remove_reader(handle)
+        os.close(handle)
+
+
+async def _line(reader: asyncio.StreamReader) -> bytes:
+    try:
+        return await reader.readline()
+    except ValueError:  # a line longer than the limit: what is there is dropped, the next is read
+        return b"\n"
+
+
+def _event(text: str) -> str:
+    if not text.startswith("{"):
+        return ""
+    try:
+        return str(msgspec.json.decode(text).get("event", ""))
+    except msgspec.DecodeError:
+        return ""

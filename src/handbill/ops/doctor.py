@@ -1,0 +1,228 @@
+"""`handbill doctor`: looks at everything an installation stands on, and says what to do about what it finds."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import stat
+import time
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from handbill import __version__
+from handbill.infra import migrations, sqlfiles
+from handbill.infra.clickhouse import ClickHouse
+from handbill.infra.postgres import Database
+from handbill.infra.redis import Redis
+from handbill.kit.errors import HandbillError
+from handbill.settings import Settings
+from handbill.wiring import addresses
+from handbill.wiring.house import postgres_urls
+
+S = sqlfiles.load("handbill.ops")
+
+Status = Literal["ok", "warn", "fail"]
+
+LITTLE_DISK = 5 * 1024**3
+NO_DISK = 512 * 1024**2
+APART, FAR_APART = 0.5, 5.0
+OLDEST_POSTGRES = 150_000
+OLDEST_REDIS = (6, 2)
+
+ROLES_SQL = (
+    "As an administrator: create role handbill_app login nosuperuser nobypassrls password '...'; "
+    "create role handbill_worker login nosuperuser bypassrls password '...'; then set HANDBILL_POSTGRES__APP_URL, "
+    "HANDBILL_POSTGRES__WORKER_URL and HANDBILL_POSTGRES__DIRECT_URL to them, and run `handbill migrate`."
+)
+
+
+class Finding(msgspec.Struct, frozen=True):
+    status: Status
+    subject: str
+    detail: str
+    advice: str = ""
+
+
+async def examine(settings: Settings) -> list[Finding]:
+    """Every finding, the good ones too. Nothing is changed, and an engine that is away fails only its own lines."""
+    found = [versions(), *home(settings), disk(settings)]
+    if addresses.missing(settings) and addresses.running(settings) is None:
+        advice = "Start `handbill up`, or set the URLs."
+        found.append(Finding("warn", "engines", "the embedded engines of this home are not running", advice))
+        return found
+    known = addresses.resolve(settings)
+    clocks: dict[str, float] = {}
+    for subject, check in (("postgres", _postgres), ("redis", _redis), ("clickhouse", _clickhouse)):
+        found += await _guarded(subject, check, known, clocks)
+    return [*found, *apart(clocks)]
+
+
+Check = Callable[[Settings, dict[str, float]], Awaitable[list[Finding]]]
+
+
+async def _guarded(subject: str, check: Check, settings: Settings, clocks: dict[str, float]) -> list[Finding]:
+    try:
+        return await check(settings, clocks)
+    except HandbillError as error:
+        advice = (
+            ROLES_SQL if error.code == "POSTGRES_LOGIN" else f"Check HANDBILL_{subject.upper()}__URL and the engine."
+        )
+        return [Finding("fail", subject, error.detail, advice)]
+
+
+def apart(clocks: dict[str, float]) -> list[Finding]:
+    """Cap windows use Redis's clock and rows PostgreSQL's: they must agree, and agree with ours."""
+    if not clocks:
+        return []
+    ahead = {"host": 0.0, **clocks}
+    skew = max(ahead.values()) - min(ahead.values())
+    detail = ", ".join(f"{name} {value * 1000:+.0f} ms" for name, value in clocks.items()) + " against this host"
+    if skew >= FAR_APART:
+        return [
+            Finding("fail", "clocks", detail, "Set the clocks by NTP: time windows and tokens are wrong until then.")
+        ]
+    if skew >= APART:
+        return [Finding("warn", "clocks", detail, "Set the clocks by NTP.")]
+    return [Finding("ok", "clocks", detail)]
+
+
+def versions() -> Finding:
+    return Finding("ok", "versions", f"handbill {__version__}, Python {platform.python_version()}, {platform.system()}")
+
+
+def home(settings: Settings) -> list[Finding]:
+    """The home and its secrets: ours, and nobody else's to read."""
+    path = Path(settings.home).absolute()
+    if not path.exists():
+        return [Finding("ok", "home", f"{path} does not exist yet; `handbill up` makes it")]
+    try:
+        owner = path.stat().st_uid
+        rooms = [room for room in (path / "secrets", path / "run") if room.exists()]
+        loose = [str(room) for room in rooms if room.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO)]
+        next(path.iterdir(), None)
+    except OSError as error:
+        return [Finding("fail", "home", f"{path}: {error.strerror}", "Run as its owner, or set HANDBILL_HOME.")]
+    if loose:
+        return [Finding("fail", "home", f"others can read {', '.join(loose)}", f"chmod 700 {' '.join(loose)}")]
+    return [Finding("ok", "home", f"{path}, owned by uid {owner}")]
+
+
+def disk(settings: Settings) -> Finding:
+    path = Path(settings.home).absolute()
+    while not path.exists():
+        path = path.parent
+    free = shutil.disk_usage(path).free
+    detail = f"{free / 1024**3:.1f} GB free at {path}"
+    if free < NO_DISK:
+        return Finding("fail", "disk", detail, "Free some space now: engines stop writing when it is full.")
+    if free < LITTLE_DISK:
+        return Finding("warn", "disk", detail, "Free some space, or move HANDBILL_HOME to a larger disk.")
+    return Finding("ok", "disk", detail)
+
+
+async def _postgres(settings: Settings, clocks: dict[str, float]) -> list[Finding]:
+    database = Database(postgres_urls(settings), app_size=1, worker_size=1, direct_size=1)
+    await database.start()
+    try:
+        found = [] if settings.postgres.url is None else [await _schema(settings.postgres.url)]
+        if found and found[0].status != "ok":
+            return found
+        async with database.lookup() as tx:
+            before = time.time()
+            facts = await tx.fetchrow(S.server_facts)
+            clocks["postgres"] = _offset(facts["now"], before)  # type: ignore[index]
+            roles = {row["role"]: row for row in await tx.fetch(S.role_facts)}
+        await _direct(database)
+    finally:
+        await database.stop()
+    return [*found, _postgres_version(facts), _roles(roles)]
+
+
+async def _direct(database: Database) -> None:
+    """The worker's role and the way past the pooler, both at once."""
+    async with database.session() as session:
+        await session.fetchrow(S.server_facts)
+
+
+def _offset(there: datetime, before: float) -> float:
+    """How far a clock is ahead of ours, at the middle of the round trip."""
+    return there.timestamp() - (before + time.time()) / 2
+
+
+async def _schema(owner_url: str) -> Finding:
+    state = await migrations.status(owner_url)
+    if state.unknown:
+        detail = f"newer than this code: {', '.join(state.unknown)}"
+        return Finding("fail", "schema", detail, "Run the newer release of Handbill.")
+    if state.pending:
+        return Finding("fail", "schema", f"not applied: {', '.join(state.pending)}", "Run `handbill migrate`.")
+    return Finding("ok", "schema", f"{len(state.applied)} migrations applied, none missing")
+
+
+def _postgres_version(facts: object) -> Finding:
+    version, commit, fsync = facts["version"], facts["synchronous_commit"], facts["fsync"]  # type: ignore[index]
+    detail = f"PostgreSQL {version // 10_000}.{version % 10_000}, synchronous_commit {commit}, fsync {fsync}"
+    if version < OLDEST_POSTGRES:
+        return Finding("fail", "postgres", detail, "Use PostgreSQL 15 or newer.")
+    if commit == "off" or fsync == "off":
+        return Finding("warn", "postgres", detail, "Accepted work can be lost in a crash: switch both on.")
+    return Finding("ok", "postgres", detail)
+
+
+def _roles(roles: dict[str, object]) -> Finding:
+    """The wall between tenants holds only for a role that can neither bypass it nor is a superuser."""
+    app, worker = roles.get("handbill_app"), roles.get("handbill_worker")
+    if app is None or worker is None:
+        return Finding("fail", "roles", "handbill_app or handbill_worker is missing", ROLES_SQL)
+    if app["superuser"] or app["bypass"]:  # type: ignore[index]
+        advice = "alter role handbill_app nosuperuser nobypassrls;"
+        return Finding("fail", "roles", "handbill_app could see every tenant's rows", advice)
+    if not worker["bypass"]:  # type: ignore[index]
+        advice = "alter role handbill_worker bypassrls;"
+        return Finding("fail", "roles", "handbill_worker cannot work across tenants", advice)
+    return Finding("ok", "roles", "handbill_app stays behind the wall, handbill_worker works across it")
+
+
+async def _redis(settings: Settings, clocks: dict[str, float]) -> list[Finding]:
+    store = Redis(settings.redis.url or "", timeout=5.0)
+    await store.start()
+    try:
+        info = _info(await store.call("INFO"))
+        before = time.time()
+        now = await store.time_ms()
+        clocks["redis"] = now / 1000 - (before + time.time()) / 2
+    finally:
+        await store.stop()
+    version = info.get("redis_version", "0.0")
+    policy, aof = info.get("maxmemory_policy", "?"), info.get("aof_enabled", "?")
+    detail = f"Redis {version}, {policy}, append-only file {'on' if aof == '1' else 'off'}"
+    if tuple(int(part) for part in version.split(".")[:2]) < OLDEST_REDIS:
+        return [Finding("fail", "redis", detail, "Use Redis 6.2 or newer, or Valkey.")]
+    if policy != "noeviction":
+        return [Finding("fail", "redis", detail, "Accepted events could be thrown away: maxmemory-policy noeviction.")]
+    if aof != "1":
+        return [
+            Finding("fail", "redis", detail, "Accepted events are lost in a crash: appendonly yes, appendfsync always.")
+        ]
+    return [Finding("ok", "redis", detail)]
+
+
+def _info(raw: bytes) -> dict[str, str]:
+    lines = (line.partition(":") for line in raw.decode().splitlines() if ":" in line)
+    return {name: value for name, _, value in lines}
+
+
+async def _clickhouse(settings: Settings, clocks: dict[str, float]) -> list[Finding]:
+    store = ClickHouse(settings.clickhouse.url or addresses.NOBODY)
+    await store.start()
+    try:
+        before = time.time()
+        rows = await store.query("select version(), toUnixTimestamp64Milli(now64(3))")
+        clocks["clickhouse"] = int(rows[0][1]) / 1000 - (before + time.time()) / 2
+    finally:
+        await store.stop()
+    return [Finding("ok", "clickhouse", f"ClickHouse {rows[0][0]}")]

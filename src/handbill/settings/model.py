@@ -1,0 +1,255 @@
+"""Every setting, one frozen struct per room. A field's description is its documentation: `handbill settings` prints it.
+
+A field is read from `HANDBILL_<SECTION>__<NAME>`; an empty value means "not set". Names end in their unit.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+SECRET_URL = {"mask": "url"}
+"""Marks an address whose password is masked wherever settings are shown."""
+SECRET = {"mask": "whole"}
+"""Marks a value that is never shown."""
+
+LOOPBACK = "127.0.0.1"
+Port = Annotated[int, Meta(ge=1, le=65535)]
+
+
+class Log(msgspec.Struct, frozen=True):
+    level: Annotated[
+        Literal["debug", "info", "warning", "error"],
+        Meta(description="The least level that is written to the log; lines are JSON on standard error."),
+    ] = "info"
+
+
+class Telemetry(msgspec.Struct, frozen=True):
+    otlp_endpoint: Annotated[
+        str | None, Meta(description="Where OpenTelemetry traces go (OTLP over HTTP); unset means no tracing.")
+    ] = None
+    service_name: Annotated[str, Meta(description="The service name on every trace.")] = "handbill"
+
+
+class Postgres(msgspec.Struct, frozen=True):
+    url: Annotated[
+        str | None,
+        Meta(
+            description="The owner's direct address, used for migrations; unset means the embedded PostgreSQL.",
+            extra=SECRET_URL,
+        ),
+    ] = None
+    app_url: Annotated[
+        str | None,
+        Meta(
+            description="Address of the role handbill_app, through a pooler if you have one; derived if unset.",
+            extra=SECRET_URL,
+        ),
+    ] = None
+    worker_url: Annotated[
+        str | None,
+        Meta(
+            description="Address of the role handbill_worker, through a pooler if you have one; derived if unset.",
+            extra=SECRET_URL,
+        ),
+    ] = None
+    direct_url: Annotated[
+        str | None,
+        Meta(
+            description="Address of the role handbill_worker past any pooler, for session locks; derived if unset.",
+            extra=SECRET_URL,
+        ),
+    ] = None
+    port: Annotated[Port | None, Meta(description="Port of the embedded PostgreSQL; unset means a free one.")] = None
+    app_size: Annotated[int, Meta(ge=1, le=500, description="Connections of one process as the app role.")] = 10
+    worker_size: Annotated[int, Meta(ge=1, le=500, description="Connections of one process as the worker role.")] = 10
+    direct_size: Annotated[int, Meta(ge=1, le=100, description="Connections of one process past any pooler.")] = 2
+    statement_timeout_ms: Annotated[
+        int, Meta(ge=100, description="The longest that one statement may run before PostgreSQL ends it.")
+    ] = 30_000
+    lock_timeout_ms: Annotated[int, Meta(ge=10, description="The longest that one statement may wait for a lock.")] = (
+        5_000
+    )
+
+
+class Redis(msgspec.Struct, frozen=True):
+    url: Annotated[
+        str | None,
+        Meta(
+            description="redis://:password@host:port/db (or unix://); unset means the embedded Redis.", extra=SECRET_URL
+        ),
+    ] = None
+    port: Annotated[Port | None, Meta(description="Port of the embedded Redis; unset means a free one.")] = None
+    timeout_ms: Annotated[
+        int, Meta(ge=10, description="The longest that one call waits for an answer before Redis counts as away.")
+    ] = 1_000
+
+
+class ClickHouse(msgspec.Struct, frozen=True):
+    url: Annotated[
+        str | None,
+        Meta(
+            description="http://user:password@host:port/database; unset means the embedded ClickHouse.",
+            extra=SECRET_URL,
+        ),
+    ] = None
+    port: Annotated[Port | None, Meta(description="Port of the embedded ClickHouse; unset means a free one.")] = None
+
+
+class Api(msgspec.Struct, frozen=True):
+    host: Annotated[str, Meta(description="The address on which the API listens.")] = LOOPBACK
+    port: Annotated[int, Meta(ge=1, le=65535, description="The port on which the API listens.")] = 8080
+    processes: Annotated[int, Meta(ge=1, le=64, description="API processes that share the port under `up`.")] = 1
+    body_limit: Annotated[int, Meta(ge=1_024, description="The largest request body, in bytes.")] = 1_048_576
+    trusted_proxies: Annotated[
+        tuple[str, ...],
+        Meta(description="Networks (comma-separated CIDRs) whose X-Forwarded-For is believed; none by default."),
+    ] = ()
+    cors_origins: Annotated[
+        tuple[str, ...],
+        Meta(description="Origins that may call the write-key routes from a browser, separated by commas."),
+    ] = ("*",)
+    secure_cookies: Annotated[
+        bool, Meta(description="Whether session cookies are sent over HTTPS only; switch off for plain HTTP.")
+    ] = True
+    metrics_host: Annotated[str, Meta(description="The address of the API's operator-only listener.")] = LOOPBACK
+    metrics_port: Annotated[
+        int, Meta(ge=0, le=65535, description="Port of the API's Prometheus page; 0 switches it off.")
+    ] = 9101
+    kill_timeout_s: Annotated[
+        int,
+        Meta(ge=1, le=600, description="Seconds that open requests have after a stop signal before they are cut."),
+    ] = 10
+
+
+class Worker(msgspec.Struct, frozen=True):
+    only: Annotated[
+        tuple[Literal["relay", "consume", "jobs", "cron"], ...],
+        Meta(description="The kinds of chores this process runs (relay, consume, jobs, cron); unset means all."),
+    ] = ()
+    host: Annotated[str, Meta(description="The address of the worker's health page.")] = LOOPBACK
+    port: Annotated[int, Meta(ge=0, le=65535, description="Port of the worker's GET /health; 0 switches it off.")] = (
+        3001
+    )
+    metrics_port: Annotated[
+        int, Meta(ge=0, le=65535, description="Port of the worker's Prometheus page; 0 switches it off.")
+    ] = 9102
+    heartbeat_file: Annotated[
+        str | None, Meta(description="The file touched while the worker is alive; unset means one under the home.")
+    ] = None
+    stop_seconds: Annotated[
+        int, Meta(ge=1, le=600, description="How long one chore may take to stop before it is left behind.")
+    ] = 20
+    max_errors: Annotated[
+        int,
+        Meta(ge=1, description="Errors in a row, busy ones not counted, after which the worker exits to be restarted."),
+    ] = 100
+
+
+class Tenants(msgspec.Struct, frozen=True):
+    key_cache_seconds: Annotated[
+        float, Meta(ge=0, le=300, description="How long a process may trust a key that it has looked up.")
+    ] = 5.0
+    seal_key: Annotated[
+        str | None,
+        Meta(
+            description="Seals the tenants' own secrets at rest; unset means a generated one in the home's secrets.",
+            extra=SECRET,
+        ),
+    ] = None
+    session_hours: Annotated[int, Meta(ge=1, le=8_760, description="How long a user's session lasts.")] = 12
+
+
+class Jobs(msgspec.Struct, frozen=True):
+    prefix: Annotated[
+        str, Meta(min_length=1, description="Prefix of every queue key; `{bull}` on a Redis Cluster.")
+    ] = "bull"
+    relay_per_tenant: Annotated[
+        int, Meta(ge=1, description="The most outbox rows of one tenant that one relay cycle takes.")
+    ] = 50
+    relay_per_cycle: Annotated[int, Meta(ge=1, description="The most outbox rows that one relay cycle takes.")] = 500
+    relay_poll_ms: Annotated[
+        int, Meta(ge=10, description="How often the relay looks for work by itself, should a wake-up be lost.")
+    ] = 1_000
+    pressure_depth: Annotated[
+        int, Meta(ge=1, description="Waiting jobs of one tenant in one queue above which new ones are refused.")
+    ] = 50_000
+    pressure_age_s: Annotated[
+        int, Meta(ge=1, description="Age in seconds of a tenant's oldest waiting job above which new ones are refused.")
+    ] = 3_600
+    sweep_grace_s: Annotated[
+        int, Meta(ge=1, description="Seconds after which a relayed job that Redis forgot is queued again.")
+    ] = 60
+    handled_days: Annotated[
+        int, Meta(ge=1, description="Days for which a handled job is remembered, so that a copy changes nothing.")
+    ] = 35
+
+
+class Events(msgspec.Struct, frozen=True):
+    lanes: Annotated[int, Meta(ge=1, le=1_000, description="Main lanes of the journal; only ever raise it.")] = 4
+    overflow_lanes: Annotated[
+        int, Meta(ge=1, le=1_000, description="Lanes beside them for tenants that send more than their share.")
+    ] = 2
+    batch_events: Annotated[int, Meta(ge=1, le=100_000, description="The most events in one transaction.")] = 5_000
+    batch_wait_ms: Annotated[
+        int, Meta(ge=0, le=10_000, description="How long a batch that is not full waits for more events.")
+    ] = 50
+    lease_s: Annotated[
+        float, Meta(ge=1, le=600, description="Seconds after which a silent worker's lanes go to another.")
+    ] = 6.0
+    overflow_share: Annotated[
+        float,
+        Meta(gt=0, le=1, description="The part of a worker's time that overflow lanes with a backlog get."),
+    ] = 0.25
+    trim_after_s: Annotated[
+        float, Meta(ge=60, description="Seconds for which the journal keeps what is counted already.")
+    ] = 600.0
+    backpressure_threshold: Annotated[
+        int, Meta(ge=1, description="Events waiting to be counted above which new ones are refused with 429.")
+    ] = 900_000
+    backpressure_seconds: Annotated[
+        float, Meta(ge=1, description="Seconds that the oldest may wait to be counted before new ones are refused.")
+    ] = 600.0
+    retry_after_s: Annotated[
+        float, Meta(ge=0, description="Seconds after which a refused client is asked to come back.")
+    ] = 5.0
+
+
+class Banners(msgspec.Struct, frozen=True):
+    throttle_per_minute: Annotated[
+        int, Meta(ge=0, description="Tracked events a minute from one client address; 0 means no limit.")
+    ] = 600
+    accidental_close_ms: Annotated[
+        int, Meta(ge=0, description="A view closed sooner than this is marked as accidental.")
+    ] = 500
+    schedule_sync_cron: Annotated[
+        str, Meta(min_length=9, description="When banners and campaigns are switched by their schedules (cron, UTC).")
+    ] = "* * * * *"
+    stats_rollup_cron: Annotated[
+        str, Meta(min_length=9, description="When yesterday's statistics are recomputed (cron, UTC).")
+    ] = "0 1 * * *"
+    retention_cron: Annotated[
+        str, Meta(min_length=9, description="When partitions past their retention are dropped (cron, UTC).")
+    ] = "30 2 * * *"
+    retention_days: Annotated[int, Meta(ge=1, description="Days for which raw events are kept.")] = 90
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """All of it. Built by `settings.load`, handed to the wiring, read by nobody else."""
+
+    home: Annotated[
+        str, Meta(min_length=1, description="The directory of the embedded engines, their secrets and the run files.")
+    ] = ".handbill"
+    log: Log = Log()
+    telemetry: Telemetry = Telemetry()
+    postgres: Postgres = Postgres()
+    redis: Redis = Redis()
+    clickhouse: ClickHouse = ClickHouse()
+    api: Api = Api()
+    worker: Worker = Worker()
+    tenants: Tenants = Tenants()
+    jobs: Jobs = Jobs()
+    events: Events = Events()
+    banners: Banners = Banners()

@@ -1,0 +1,1 @@
+"""Tenants: who owns what, who may do what, and who did what."""

@@ -1,0 +1,138 @@
+"""A tenant's user tokens: verified once, remembered by digest until they expire.
+
+The algorithms are pinned by the tenant's rules and never taken from the token: an HS256 tenant accepts only HS256, a
+JWKS tenant only public-key algorithms, so that a public key can never be used as a shared secret.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any
+
+import jwt as pyjwt
+import msgspec
+
+from handbill.kit.clock import Clock
+from handbill.kit.errors import Unauthorized
+from handbill.tenants.model import JwtRules
+
+PUBLIC_KEY_ALGORITHMS = ("RS256", "RS384", "RS512", "ES256", "ES384", "PS256", "EdDSA")
+LONGEST = 8192
+REMEMBERED = 50_000
+
+
+class Verified(msgspec.Struct, frozen=True):
+    """What a good token says: whose it is and until when."""
+
+    subject: str
+    expires_ms: int
+    claims: dict[str, Any]
+
+
+class Memory:
+    """Verified tokens by (tenant, rules' version, digest): a bounded table, oldest out first."""
+
+    def __init__(self, clock: Clock, size: int = REMEMBERED) -> None:
+        self._clock = clock
+        self._size = size
+        self._known: OrderedDict[tuple[int, int, bytes], Verified] = OrderedDict()
+
+    def find(self, tenant_id: int, version: int, token: str) -> Verified | None:
+        key = (tenant_id, version, _digest(token))
+        found = self._known.get(key)
+        if found is None:
+            return None
+        if found.expires_ms <= self._clock.now_ms():
+            del self._known[key]
+            return None
+        return found
+
+    def keep(self, tenant_id: int, version: int, token: str, verified: Verified) -> None:
+        self._known[(tenant_id, version, _digest(token))] = verified
+        while len(self._known) > self._size:
+            self._known.popitem(last=False)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+
+def key_id(token: str) -> str | None:
+    """The `kid` a token claims to be signed with; only used to choose among the tenant's own keys."""
+    if len(token) > LONGEST:
+        raise _refused("the token is too long")
+    try:
+        kid = pyjwt.get_unverified_header(token).get("kid")
+    except pyjwt.InvalidTokenError:
+        raise _refused("it is not a signed token") from None
+    return kid if isinstance(kid, str) else None
+
+
+def verify(
+    token: str, rules: JwtRules, *, secret: bytes | None, keys: Mapping[str, Any] | None, clock: Clock
+) -> Verified:
+    """The token's subject if everything holds: signature, pinned algorithm, expiry, audience and issuer where set."""
+    kid = key_id(token)
+    if rules.kind == "hs256":
+        if secret is None:
+            raise _refused("the tenant has no secret yet")
+        return _decode(token, secret, ["HS256"], rules, clock)
+    if rules.kind == "jwks":
+        key = _choose(keys or {}, kid)
+        if key.algorithm_name not in PUBLIC_KEY_ALGORITHMS:
+            raise _refused("its key's algorithm is not accepted")
+        return _decode(token, key.key, [key.algorithm_name], rules, clock)
+    raise _refused("the tenant accepts no user tokens")
+
+
+def _choose(keys: Mapping[str, Any], kid: str | None) -> pyjwt.PyJWK:
+    entries = [entry for entry in keys.get("keys", ()) if isinstance(entry, dict) and entry.get("use", "sig") == "sig"]
+    if kid is not None:
+        entries = [entry for entry in entries if entry.get("kid") == kid]
+    if len(entries) != 1:
+        raise _refused("none of the tenant's keys fits it")
+    try:
+        return pyjwt.PyJWK(entries[0])
+    except pyjwt.PyJWTError:
+        raise _refused("the tenant's key cannot be read") from None
+
+
+def _decode(token: str, key: Any, algorithms: list[str], rules: JwtRules, clock: Clock) -> Verified:
+    try:
+        claims = pyjwt.decode(
+            token,
+            key,
+            algorithms=algorithms,
+            audience=rules.audience,
+            issuer=rules.issuer,
+            # Times are checked below, by our own clock.
+            options={
+                "require": ["exp", "sub"],
+                "verify_exp": False,
+                "verify_nbf": False,
+                "verify_iat": False,
+                "verify_aud": rules.audience is not None,
+            },
+        )
+    except (pyjwt.PyJWTError, ValueError, TypeError) as error:
+        raise _refused(type(error).__name__) from None
+    now = clock.now_ms() / 1000
+    expires, not_before, subject = claims["exp"], claims.get("nbf", 0), claims["sub"]
+    if not isinstance(expires, int | float) or not isinstance(not_before, int | float) or not abs(expires) < 1e12:
+        raise _refused("its times are not numbers")
+    if now >= expires + rules.leeway_s:
+        raise _refused("it has expired")
+    if now < not_before - rules.leeway_s:
+        raise _refused("it is not valid yet")
+    if not isinstance(subject, str) or not 1 <= len(subject) <= 200:
+        raise _refused("its subject is not 1 to 200 characters")
+    return Verified(subject, int((expires + rules.leeway_s) * 1000), claims)
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.blake2b(token.encode(), digest_size=16).digest()
+
+
+def _refused(reason: str) -> Unauthorized:
+    return Unauthorized(f"The user's token was refused: {reason}.", code="BAD_TOKEN")

@@ -1,0 +1,233 @@
+"""What a tenant, its keys, its users and its settings are; and Principal, the answer to "who is asking?"."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from datetime import datetime
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+Tier = Literal["standard", "enterprise"]
+Status = Literal["active", "suspended"]
+Role = Literal["owner", "operator", "viewer"]
+KeyKind = Literal["write", "secret"]
+PrincipalKind = Literal["secret_key", "write_key", "session", "jwt"]
+
+Name = Annotated[str, Meta(min_length=1, max_length=200)]
+Slug = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
+Scope = Annotated[str, Meta(pattern=r"^(\*|(\*|[a-z][a-z_]{0,30}):(read|write))$")]
+Email = Annotated[str, Meta(min_length=3, max_length=254, pattern=r"^[^\s@]+@[^\s@]+\.[^\s@]+$")]
+Password = Annotated[str, Meta(min_length=10, max_length=1024)]
+
+SESSION_COOKIE = "handbill_session"
+SECRET_KEY_PREFIX = "hbs_"  # noqa: S105 - a prefix, not a password
+
+CHANGES = "handbill:tenants"
+"""The Redis channel on which a changed tenant's number is told, so that caches forget it at once."""
+
+REQUEST_ID: ContextVar[str | None] = ContextVar("handbill_request_id", default=None)
+"""The request under way, set by the API shell, so that an audit row can name it."""
+
+WRITE_KEY_SCOPES = frozenset({"track", "decide"})
+_OWNERS_ROOMS = frozenset({"tenants", "keys", "users", "erasures"})
+"""Rooms in which only an owner changes anything."""
+
+
+class Principal(msgspec.Struct, frozen=True):
+    """Whoever stands behind a request: one tenant, some scopes, and a name for the audit log."""
+
+    tenant_id: int
+    kind: PrincipalKind
+    scopes: frozenset[str]
+    actor: str
+    role: Role | None = None
+    user_id: UUID | None = None
+    session_id: UUID | None = None
+    subject: str | None = None
+
+    def allows(self, scope: str) -> bool:
+        """Whether this principal has `room:read` or `room:write`."""
+        room, _, verb = scope.partition(":")
+        if self.role == "operator" and verb == "write" and room in _OWNERS_ROOMS:
+            return False
+        return bool(self.scopes & {"*", scope, f"*:{verb}"})
+
+    def may_grant(self, scopes: frozenset[str]) -> bool:
+        """Nobody hands out more than they hold. A wildcard can only be granted by whoever holds as wide a one."""
+        if self.role == "owner" or "*" in self.scopes:
+            return True
+        if self.role == "operator":
+            return False
+        return all(scope in self.scopes or ("*" not in scope and self.allows(scope)) for scope in scopes)
+
+
+ROLE_SCOPES: dict[str, frozenset[str]] = {
+    "owner": frozenset({"*"}),
+    "operator": frozenset({"*:read", "*:write"}),
+    "viewer": frozenset({"*:read"}),
+}
+
+
+class Tenant(msgspec.Struct, frozen=True):
+    tenant_id: int
+    public_id: UUID
+    slug: str
+    name: str
+    tier: Tier
+    time_zone: str
+    status: Status
+    version: int
+    created_at: datetime
+
+
+class NewTenant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    name: Name
+    slug: Slug
+    tier: Tier = "standard"
+    time_zone: str = "UTC"
+
+
+class Privacy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is kept about people: whole addresses or cut ones, and for how long."""
+
+    truncate_ip: bool = False
+    respect_dnt: bool = False
+    retention_days: Annotated[int, Meta(ge=1, le=3650)] | None = None
+
+
+class JwtRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How the tenant's own users prove who they are. The HS256 secret is kept elsewhere, sealed."""
+
+    kind: Literal["none", "hs256", "jwks"] = "none"
+    jwks: dict[str, Any] | None = None
+    jwks_url: Annotated[str, Meta(max_length=2000, pattern=r"^https://")] | None = None
+    audience: Annotated[str, Meta(max_length=500)] | None = None
+    issuer: Annotated[str, Meta(max_length=500)] | None = None
+    leeway_s: Annotated[int, Meta(ge=0, le=60)] = 10
+
+
+class TenantSettings(msgspec.Struct, frozen=True):
+    """A tenant's settings as they may be shown: of a secret only whether there is one."""
+
+    jwt: JwtRules = JwtRules()
+    jwt_secret_set: bool = False
+    limits: dict[str, float] = {}
+    privacy: Privacy = Privacy()
+    version: int = 1
+
+
+class SettingsPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A change of settings: what is left out stays as it is."""
+
+    jwt: JwtRules | UnsetType = UNSET
+    jwt_secret: Annotated[str, Meta(min_length=32, max_length=1024)] | UnsetType | None = UNSET
+    privacy: Privacy | UnsetType = UNSET
+
+
+class TenantPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A change of the tenant itself and of its settings, in one go."""
+
+    name: Name | UnsetType = UNSET
+    time_zone: Annotated[str, Meta(max_length=100)] | UnsetType = UNSET
+    settings: SettingsPatch | UnsetType = UNSET
+
+
+class Key(msgspec.Struct, frozen=True):
+    """A key as it may be listed. A write key is publishable and shown whole; of a secret key only a hint remains."""
+
+    key_id: UUID
+    kind: KeyKind
+    name: str
+    hint: str
+    scopes: list[str]
+    created_at: datetime
+    expires_at: datetime | None = None
+    revoked_at: datetime | None = None
+    last_used_at: datetime | None = None
+    replaces: UUID | None = None
+    clear_key: str | None = None
+
+    def usable(self, now: datetime) -> bool:
+        return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
+
+
+class NewKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    kind: KeyKind
+    name: Name
+    scopes: Annotated[list[Scope], Meta(max_length=50)] = []
+    expires_at: Annotated[datetime, Meta(tz=True)] | None = None
+
+
+class KeyMade(msgspec.Struct, frozen=True):
+    """A fresh key. `key` is its clear text, shown this once."""
+
+    info: Key
+    key: str
+
+
+class User(msgspec.Struct, frozen=True):
+    user_id: UUID
+    email: str
+    name: str
+    role: Role
+    version: int
+    created_at: datetime
+
+
+class NewUser(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    email: Email
+    password: Password
+    name: Annotated[str, Meta(max_length=200)] = ""
+    role: Role = "viewer"
+
+
+class UserPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    name: Annotated[str, Meta(max_length=200)] | UnsetType = UNSET
+    role: Role | UnsetType = UNSET
+    password: Password | UnsetType = UNSET
+
+
+class Session(msgspec.Struct, frozen=True):
+    """A fresh session: the token goes into a header or a cookie, the CSRF token beside the cookie."""
+
+    token: str
+    csrf_token: str
+    expires_at: datetime
+    tenant_id: int
+    user: User
+
+
+class AuditEntry(msgspec.Struct, frozen=True):
+    """Who did what to which object, and how it looked before and after, secrets left out."""
+
+    audit_id: UUID
+    at: datetime
+    actor: str
+    action: str
+    object: str
+    before: dict[str, Any] | None = None
+    after: dict[str, Any] | None = None
+    request_id: str | None = None
+
+
+class Erasure(msgspec.Struct, frozen=True):
+    """An erasure and its report: for each store that joined the registry, how many rows it cleared."""
+
+    erasure_id: UUID
+    status: Literal["running", "done", "failed"]
+    report: dict[str, Any]
+    requested_by: str
+    created_at: datetime
+    finished_at: datetime | None = None
+
+
+class Replay(msgspec.Struct, frozen=True):
+    """An answer that was given before and is given again, with the headers that are part of its meaning."""
+
+    status: int
+    content_type: str
+    body: bytes
+    headers: list[tuple[str, str]] = []

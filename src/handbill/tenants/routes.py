@@ -1,0 +1,268 @@
+"""The tenants' routes. Each names its scope in `opt`; the API shell refuses to start with a route that does not.
+
+What crosses tenants (creating, suspending) has no route at all: it is the operator's work on the command line.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+from uuid import UUID
+
+import msgspec
+from litestar import Controller, Response, delete, get, patch, post
+from litestar.datastructures import Cookie
+from litestar.di import NamedDependency
+from litestar.params import FromPath, HeaderParameter, JSONBody, QueryParameter, SkipValidation
+from msgspec import Meta
+
+from handbill.kit.etags import etag, wanted_version
+from handbill.kit.pages import LIMIT_DEFAULT, LIMIT_MAX, Page
+from handbill.tenants import examples
+from handbill.tenants.model import (
+    SESSION_COOKIE,
+    AuditEntry,
+    Email,
+    Erasure,
+    Key,
+    KeyMade,
+    NewKey,
+    NewUser,
+    Principal,
+    Session,
+    Tenant,
+    TenantPatch,
+    TenantSettings,
+    User,
+    UserPatch,
+)
+from handbill.tenants.service import TenantService
+
+Tenants = NamedDependency[SkipValidation[TenantService]]
+Who = NamedDependency[SkipValidation[Principal]]
+SecureCookies = NamedDependency[SkipValidation[bool]]
+Cursor = Annotated[
+    str | None, QueryParameter(max_length=500, description="`next` of the page before; none for the first.")
+]
+Limit = Annotated[int, QueryParameter(ge=1, le=LIMIT_MAX, description="Rows on a page.")]
+IfMatch = Annotated[
+    str | None, HeaderParameter(name="If-Match", description="The ETag of your last read, if it matters.")
+]
+
+
+class TenantView(msgspec.Struct, frozen=True):
+    """The tenant and its settings, as one thing to read and to change."""
+
+    tenant: Tenant
+    settings: TenantSettings
+
+
+class Login(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    email: Email
+    password: Annotated[str, Meta(min_length=1, max_length=1024)]
+    cookie: bool = False
+
+
+class Rotation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How long the old key works on beside the new one: at most thirty days."""
+
+    overlap_s: Annotated[int, Meta(ge=0, le=2_592_000)] = 86_400
+
+
+class ErasureRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Whose traces to remove: the id under which the tenant's events know the person."""
+
+    subject: Annotated[str, Meta(min_length=1, max_length=200)]
+
+
+class WhoAmI(msgspec.Struct, frozen=True):
+    kind: str
+    actor: str
+    scopes: list[str]
+    role: str | None = None
+
+
+class TenantRoutes(Controller):
+    path = "/admin/tenant"
+    tags = ("Tenant",)
+
+    @get(operation_id="getTenant", opt={"scope": "tenants:read", "example": examples.TENANT})
+    async def read(self, tenants: Tenants, principal: Who) -> Response[TenantView]:
+        """The tenant and its settings. Secrets are not shown, only whether they are set."""
+        tenant, settings = await tenants.get_tenant(principal.tenant_id)
+        return Response(TenantView(tenant, settings), headers={"ETag": etag(tenant.version)})
+
+    @patch(
+        operation_id="changeTenant",
+        opt={"scope": "tenants:write", "example": examples.TENANT, "body_example": examples.TENANT_PATCH},
+    )
+    async def change(
+        self, tenants: Tenants, principal: Who, data: JSONBody[TenantPatch], if_match: IfMatch = None
+    ) -> Response[TenantView]:
+        """Change the name, the time zone or the settings. What is left out stays as it is."""
+        tenant, settings = await tenants.change_tenant(
+            principal.tenant_id, data, actor=principal.actor, if_version=wanted_version(if_match)
+        )
+        return Response(TenantView(tenant, settings), headers={"ETag": etag(tenant.version)})
+
+
+class KeyRoutes(Controller):
+    path = "/admin/keys"
+    tags = ("Keys",)
+
+    @get(operation_id="listKeys", opt={"scope": "keys:read", "example": examples.page(examples.KEY)})
+    async def listed(
+        self, tenants: Tenants, principal: Who, cursor: Cursor = None, limit: Limit = LIMIT_DEFAULT
+    ) -> Page[Key]:
+        """The tenant's keys, newest first. Secret keys show only their last letters."""
+        return await tenants.key_page(principal.tenant_id, cursor, limit)
+
+    @post(
+        operation_id="createKey",
+        opt={"scope": "keys:write", "example": examples.KEY_MADE, "body_example": examples.NEW_KEY},
+    )
+    async def create(self, tenants: Tenants, principal: Who, data: JSONBody[NewKey]) -> KeyMade:
+        """Create a key. `key` is its clear text: a secret key is shown here and never again."""
+        return await tenants.create_key(principal.tenant_id, data, actor=principal.actor, granted_by=principal)
+
+    @post(
+        "/{key_id:uuid}/rotate",
+        operation_id="rotateKey",
+        opt={"scope": "keys:write", "example": examples.KEY_MADE, "body_example": {"overlap_s": 86400}},
+    )
+    async def rotate(
+        self, tenants: Tenants, principal: Who, key_id: FromPath[UUID], data: JSONBody[Rotation]
+    ) -> KeyMade:
+        """Create the key's successor; the old key works on until the overlap ends."""
+        return await tenants.rotate_key(
+            principal.tenant_id, key_id, actor=principal.actor, overlap_s=data.overlap_s, granted_by=principal
+        )
+
+    @delete(
+        "/{key_id:uuid}",
+        operation_id="revokeKey",
+        status_code=200,
+        opt={"scope": "keys:write", "example": examples.KEY_REVOKED},
+    )
+    async def revoke(self, tenants: Tenants, principal: Who, key_id: FromPath[UUID]) -> Key:
+        """End a key at once. Revoking it again changes nothing."""
+        return await tenants.revoke_key(principal.tenant_id, key_id, actor=principal.actor)
+
+
+class UserRoutes(Controller):
+    path = "/admin/users"
+    tags = ("Users",)
+
+    @get(operation_id="listUsers", opt={"scope": "users:read", "example": examples.page(examples.USER)})
+    async def listed(
+        self, tenants: Tenants, principal: Who, cursor: Cursor = None, limit: Limit = LIMIT_DEFAULT
+    ) -> Page[User]:
+        """The tenant's users."""
+        return await tenants.accounts.user_page(principal.tenant_id, cursor, limit)
+
+    @post(
+        operation_id="createUser",
+        opt={"scope": "users:write", "example": examples.USER, "body_example": examples.NEW_USER},
+    )
+    async def create(self, tenants: Tenants, principal: Who, data: JSONBody[NewUser]) -> User:
+        """Create a user. An address is known once in the whole installation."""
+        return await tenants.accounts.create_user(principal.tenant_id, data, actor=principal.actor)
+
+    @get("/{user_id:uuid}", operation_id="getUser", opt={"scope": "users:read", "example": examples.USER})
+    async def read(self, tenants: Tenants, principal: Who, user_id: FromPath[UUID]) -> Response[User]:
+        """One user."""
+        user = await tenants.accounts.get_user(principal.tenant_id, user_id)
+        return Response(user, headers={"ETag": etag(user.version)})
+
+    @patch(
+        "/{user_id:uuid}",
+        operation_id="changeUser",
+        opt={"scope": "users:write", "example": examples.USER, "body_example": {"role": "operator"}},
+    )
+    async def change(
+        self,
+        tenants: Tenants,
+        principal: Who,
+        user_id: FromPath[UUID],
+        data: JSONBody[UserPatch],
+        if_match: IfMatch = None,
+    ) -> Response[User]:
+        """Change a user's name, role or password. A new role or password ends the user's sessions."""
+        user = await tenants.accounts.change_user(
+            principal.tenant_id, user_id, data, actor=principal.actor, if_version=wanted_version(if_match)
+        )
+        return Response(user, headers={"ETag": etag(user.version)})
+
+    @delete("/{user_id:uuid}", operation_id="deleteUser", opt={"scope": "users:write"})
+    async def remove(self, tenants: Tenants, principal: Who, user_id: FromPath[UUID]) -> None:
+        """Remove a user and end its sessions. A tenant keeps at least one owner."""
+        await tenants.accounts.delete_user(principal.tenant_id, user_id, actor=principal.actor)
+
+
+class RecordRoutes(Controller):
+    path = "/admin"
+    tags = ("Records",)
+
+    @get("/audit", operation_id="listAudit", opt={"scope": "audit:read", "example": examples.page(examples.AUDIT)})
+    async def audit(
+        self, tenants: Tenants, principal: Who, cursor: Cursor = None, limit: Limit = LIMIT_DEFAULT
+    ) -> Page[AuditEntry]:
+        """Who changed what, newest first. Secrets are left out."""
+        return await tenants.audit_page(principal.tenant_id, cursor, limit)
+
+    @get(
+        "/erasures",
+        operation_id="listErasures",
+        opt={"scope": "erasures:read", "example": examples.page(examples.ERASURE)},
+    )
+    async def erasures(
+        self, tenants: Tenants, principal: Who, cursor: Cursor = None, limit: Limit = LIMIT_DEFAULT
+    ) -> Page[Erasure]:
+        """Erasures and their reports, newest first."""
+        return await tenants.erasures.list(principal.tenant_id, cursor, limit)
+
+    @post(
+        "/erasures",
+        operation_id="eraseSubject",
+        opt={"scope": "erasures:write", "example": examples.ERASURE, "body_example": {"subject": "user-42"}},
+    )
+    async def erase(self, tenants: Tenants, principal: Who, data: JSONBody[ErasureRequest]) -> Erasure:
+        """Remove a person's identifiers and properties from every store. Counts stay. Safe to repeat."""
+        return await tenants.erasures.erase(principal.tenant_id, data.subject, actor=principal.actor)
+
+
+class AuthRoutes(Controller):
+    path = "/auth"
+    tags = ("Login",)
+
+    @post(
+        "/login",
+        operation_id="login",
+        status_code=200,
+        opt={"public": True, "example": examples.SESSION, "body_example": examples.LOGIN},
+    )
+    async def login(self, tenants: Tenants, data: JSONBody[Login], secure_cookies: SecureCookies) -> Response[Session]:
+        """Open a session. With `cookie` the token is set as a cookie too; changes then need the CSRF token."""
+        session = await tenants.accounts.login(data.email, data.password)
+        cookies: list[Cookie] = []
+        if data.cookie:
+            cookies.append(_cookie(session.token, secure=secure_cookies, expired=False))
+        return Response(session, cookies=cookies, headers={"Cache-Control": "no-store"})
+
+    @post("/logout", operation_id="logout", status_code=204, opt={"signed_in": True})
+    async def logout(self, tenants: Tenants, principal: Who, secure_cookies: SecureCookies) -> Response[None]:
+        """End the session."""
+        await tenants.accounts.logout(principal)
+        return Response(None, status_code=204, cookies=[_cookie("", secure=secure_cookies, expired=True)])
+
+    @get("/me", operation_id="whoAmI", opt={"signed_in": True, "example": examples.ME})
+    async def me(self, principal: Who) -> WhoAmI:
+        """Who the credentials belong to and what they allow."""
+        return WhoAmI(principal.kind, principal.actor, sorted(principal.scopes), principal.role)
+
+
+def _cookie(value: str, *, secure: bool, expired: bool) -> Cookie:
+    options: dict[str, Any] = {"max_age": 0} if expired else {}
+    return Cookie(key=SESSION_COOKIE, value=value, path="/", httponly=True, secure=secure, samesite="strict", **options)
+
+
+handlers = [TenantRoutes, KeyRoutes, UserRoutes, RecordRoutes, AuthRoutes]

@@ -1,0 +1,380 @@
+"""The tenants' verbs: every change in one transaction with its audit row, then told to the other processes."""
+
+from __future__ import annotations
+
+import asyncio
+import zoneinfo
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from msgspec import UNSET, structs
+
+from handbill.infra.outgoing import Outgoing
+from handbill.infra.postgres import Database, Tx, UniqueViolation
+from handbill.infra.redis import Redis
+from handbill.infra.redis.keys import Keys
+from handbill.infra.state import StateTable
+from handbill.kit import etags
+from handbill.kit.clock import Clock, SystemClock
+from handbill.kit.errors import Busy, Conflict, Fault, Forbidden, Invalid, NotFound
+from handbill.kit.ids import Ids
+from handbill.kit.pages import Page, page
+from handbill.kit.telemetry import logs
+from handbill.tenants import jwks, keys, store
+from handbill.tenants.accounts import Accounts
+from handbill.tenants.audit import Audit
+from handbill.tenants.cursors import after_id, id_of
+from handbill.tenants.directory import FRESH_S, Directory, Profile, secret_place
+from handbill.tenants.erasure import Eraser, Erasures
+from handbill.tenants.keys import csrf_matches
+from handbill.tenants.model import (
+    CHANGES,
+    AuditEntry,
+    JwtRules,
+    Key,
+    KeyMade,
+    NewKey,
+    NewTenant,
+    Principal,
+    SettingsPatch,
+    Status,
+    Tenant,
+    TenantPatch,
+    TenantSettings,
+)
+from handbill.tenants.passwords import Passwords
+from handbill.tenants.replays import Replays, check_key, request_hash
+from handbill.tenants.seals import Sealer
+
+__all__ = [
+    "STATE",
+    "Accounts",
+    "Audit",
+    "Directory",
+    "Eraser",
+    "Erasures",
+    "Profile",
+    "Replays",
+    "TenantService",
+    "check_key",
+    "csrf_matches",
+    "request_hash",
+]
+
+OVERLAP_S = 86_400
+ALL = 1_000_000
+
+STATE = (
+    StateTable("tenants.tenants", ("tenant_id",), frozenset({"updated_at"})),
+    StateTable("tenants.settings", ("tenant_id",), frozenset({"updated_at"})),
+    StateTable("tenants.api_keys", ("tenant_id", "key_id"), frozenset({"last_used_at"})),
+    StateTable("tenants.users", ("tenant_id", "user_id"), frozenset({"updated_at"})),
+    StateTable("tenants.audit_log", ("tenant_id", "audit_id")),
+    StateTable("tenants.erasures", ("tenant_id", "erasure_id")),
+)
+"""Sessions and idempotency keys are left out: they come and go by themselves."""
+
+log = logs.get("tenants")
+
+
+class TenantService:
+    """The room's one face. Built by the wiring; `start` begins to listen for changes told by other processes."""
+
+    def __init__(
+        self,
+        database: Database,
+        redis: Redis,
+        *,
+        seal_key: bytes,
+        clock: Clock | None = None,
+        session_hours: int = 12,
+        key_cache_seconds: float = FRESH_S,
+        passwords: Passwords | None = None,
+        outgoing: Outgoing | None = None,
+        redis_keys: Keys | None = None,
+    ) -> None:
+        self._clock = clock or SystemClock()
+        self._ids = Ids(self._clock)
+        self._database = database
+        self._redis = redis
+        self._sealer = Sealer(seal_key)
+        self._outgoing = outgoing or Outgoing()
+        self._listener: asyncio.Task[None] | None = None
+        keysets = jwks.KeySets(self._outgoing, self._clock)
+        self.audit = Audit(self._clock, self._ids)
+        self.directory = Directory(database, self._sealer, keysets, self._clock, fresh_s=key_cache_seconds)
+        self.erasures = Erasures(database, self.audit, self._clock, self._ids)
+        self.replays = Replays(database, self._clock)
+        self.accounts = Accounts(
+            database,
+            redis,
+            self.audit,
+            passwords or Passwords(),
+            self._tell,
+            self._clock,
+            self._ids,
+            redis_keys=redis_keys or Keys(),
+            session_hours=session_hours,
+        )
+
+    async def start(self) -> None:
+        if self._listener is None:
+            self._listener = asyncio.create_task(self.directory.listen(self._redis), name="tenants-listen")
+
+    async def stop(self) -> None:
+        if self._listener is not None:
+            self._listener.cancel()
+            await asyncio.gather(self._listener, return_exceptions=True)
+            self._listener = None
+        await self._outgoing.close()
+
+    # --- the operator's verbs: across tenants, command line only
+
+    async def create_tenant(self, new: NewTenant, *, actor: str) -> Tenant:
+        _check_zone(new.time_zone)
+        try:
+            async with self._database.worker() as tx:
+                tenant = await store.create_tenant(tx, self._ids.new(), new, self._clock.now())
+                await self._note(tx, tenant.tenant_id, actor, "tenant.create", tenant, None, tenant)
+        except UniqueViolation:
+            raise Conflict(f"Another tenant has the slug {new.slug}; nothing was changed.", code="SLUG_TAKEN") from None
+        return tenant
+
+    async def list_tenants(self) -> list[Tenant]:
+        async with self._database.worker() as tx:
+            return await store.list_tenants(tx)
+
+    async def find_tenant(self, name: str | int) -> Tenant:
+        """A tenant by its number or its slug."""
+        async with self._database.worker() as tx:
+            found = None
+            if str(name).isdigit() and int(name) < 2**31:
+                found = await store.read_tenant(tx, int(name))
+            return _there(found or await store.find_tenant_by_slug(tx, str(name)))
+
+    async def suspend(self, tenant_id: int, *, actor: str) -> Tenant:
+        return await self._set_status(tenant_id, "suspended", actor)
+
+    async def resume(self, tenant_id: int, *, actor: str) -> Tenant:
+        return await self._set_status(tenant_id, "active", actor)
+
+    async def set_limits(self, tenant_id: int, limits: dict[str, float], *, actor: str) -> TenantSettings:
+        """Overrides of the house's limits are the operator's to give: a tenant does not set its own."""
+        if any(value < 0 for value in limits.values()):
+            raise Invalid("A limit cannot be negative.", faults=[Fault("limits", "must be 0 or more")])
+        async with self._database.worker() as tx:
+            tenant = _there(await store.read_tenant(tx, tenant_id, lock=True))
+            kept = await store.read_settings(tx, tenant_id)
+            wanted = structs.replace(kept, shown=structs.replace(kept.shown, limits=dict(limits)))
+            await store.update_settings(tx, tenant_id, wanted, self._clock.now())
+            await self._note(
+                tx, tenant_id, actor, "tenant.limits", tenant, {"limits": kept.shown.limits}, {"limits": limits}
+            )
+            after = await store.read_settings(tx, tenant_id)
+        await self._tell(tenant_id)
+        return after.shown
+
+    async def sweep(self) -> dict[str, int]:
+        """Removes sessions and idempotency keys that have expired; a chore runs it now and then."""
+        async with self._database.worker() as tx:
+            return await store.sweep(tx, self._clock.now())
+
+    async def _set_status(self, tenant_id: int, status: Status, actor: str) -> Tenant:
+        async with self._database.worker() as tx:
+            before = _there(await store.read_tenant(tx, tenant_id, lock=True))
+            if before.status == status:
+                return before
+            after = await store.update_tenant(tx, structs.replace(before, status=status), self._clock.now())
+            action = "tenant.suspend" if status == "suspended" else "tenant.resume"
+            await self._note(tx, tenant_id, actor, action, before, before, after)
+        await self._tell(tenant_id)
+        return after
+
+    # --- the tenant and its settings
+
+    async def get_tenant(self, tenant_id: int) -> tuple[Tenant, TenantSettings]:
+        async with self._database.tenant(tenant_id) as tx:
+            tenant = _there(await store.read_tenant(tx, tenant_id))
+            return tenant, (await store.read_settings(tx, tenant_id)).shown
+
+    async def change_tenant(
+        self, tenant_id: int, patch: TenantPatch, *, actor: str, if_version: int | None = None
+    ) -> tuple[Tenant, TenantSettings]:
+        """Name, time zone and settings in one transaction. The tenant's version moves with each, for If-Match."""
+        async with self._database.tenant(tenant_id) as tx:
+            before = _there(await store.read_tenant(tx, tenant_id, lock=True))
+            etags.check(if_version, before.version)
+            kept = await store.read_settings(tx, tenant_id)
+            wanted = before
+            if patch.name is not UNSET:
+                wanted = structs.replace(wanted, name=patch.name)
+            if patch.time_zone is not UNSET:
+                _check_zone(patch.time_zone)
+                wanted = structs.replace(wanted, time_zone=patch.time_zone)
+            now = self._clock.now()
+            after = await store.update_tenant(tx, wanted, now)
+            await self._note(tx, tenant_id, actor, "tenant.change", before, before, after)
+            if patch.settings is not UNSET:
+                changed = self._patched(tenant_id, kept, patch.settings)
+                await store.update_settings(tx, tenant_id, changed, now)
+                await self._note(tx, tenant_id, actor, "tenant.settings", before, kept.shown, changed.shown)
+            settings = (await store.read_settings(tx, tenant_id)).shown
+        await self._tell(tenant_id)
+        return after, settings
+
+    def _patched(self, tenant_id: int, kept: store.StoredSettings, patch: SettingsPatch) -> store.StoredSettings:
+        shown, sealed = kept.shown, kept.sealed_secret
+        if patch.jwt_secret is not UNSET:
+            sealed = None
+            if patch.jwt_secret is not None:
+                sealed = self._sealer.seal(patch.jwt_secret.encode(), secret_place(tenant_id))
+            shown = structs.replace(shown, jwt_secret_set=sealed is not None)
+        if patch.jwt is not UNSET:
+            self._check_rules(patch.jwt)
+            shown = structs.replace(shown, jwt=patch.jwt)
+        if patch.privacy is not UNSET:
+            shown = structs.replace(shown, privacy=patch.privacy)
+        if shown.jwt.kind == "hs256" and sealed is None:
+            raise Invalid("HS256 needs a secret.", faults=[Fault("settings.jwt_secret", "is needed for hs256")])
+        return store.StoredSettings(shown, sealed)
+
+    def _check_rules(self, rules: JwtRules) -> None:
+        if rules.kind == "jwks" and (rules.jwks is None) == (rules.jwks_url is None):
+            raise Invalid(
+                "A key set is given either as it is or by its URL.",
+                faults=[Fault("settings.jwt", "needs exactly one of jwks and jwks_url")],
+            )
+        if rules.jwks_url is not None:
+            self._outgoing.check(rules.jwks_url)
+        if rules.jwks is not None:
+            jwks.check(rules.jwks)
+
+    # --- keys
+
+    async def create_key(
+        self, tenant_id: int, new: NewKey, *, actor: str, granted_by: Principal | None = None
+    ) -> KeyMade:
+        """A fresh key; its clear text is in the answer and, for a secret key, nowhere else ever again."""
+        if new.kind == "write" and new.scopes:
+            raise Invalid(
+                "A write key has no scopes: it can track and decide.", faults=[Fault("scopes", "must be empty")]
+            )
+        if new.expires_at is not None and new.expires_at <= self._clock.now():
+            raise Invalid("The key would already be expired.", faults=[Fault("expires_at", "must be in the future")])
+        if granted_by is not None and not granted_by.may_grant(frozenset(new.scopes)):
+            raise Forbidden("A key cannot have more scopes than whoever creates it.", code="SCOPE_MISSING")
+        async with self._database.tenant(tenant_id) as tx:
+            made = await self._insert_key(tx, tenant_id, new, None)
+            await self._note(tx, tenant_id, actor, "key.create", made.info, None, made.info)
+        await self._tell(tenant_id)
+        return made
+
+    async def list_keys(self, tenant_id: int) -> list[Key]:
+        async with self._database.tenant(tenant_id) as tx:
+            return await store.list_keys(tx, tenant_id, None, ALL)
+
+    async def key_page(self, tenant_id: int, cursor: str | None, limit: int) -> Page[Key]:
+        async with self._database.tenant(tenant_id) as tx:
+            rows = await store.list_keys(tx, tenant_id, after_id(cursor), limit + 1)
+        return page(rows, limit, lambda row: id_of(row.key_id))
+
+    async def rotate_key(
+        self,
+        tenant_id: int,
+        key_id: UUID,
+        *,
+        actor: str,
+        overlap_s: int = OVERLAP_S,
+        granted_by: Principal | None = None,
+    ) -> KeyMade:
+        """A new key of the same kind and scopes; the old one works on until the overlap ends."""
+        now = self._clock.now()
+        async with self._database.tenant(tenant_id) as tx:
+            old = _key(await store.read_key(tx, tenant_id, key_id, lock=True))
+            if not old.usable(now):
+                raise Conflict("The key is revoked or expired; create a new one instead.", code="KEY_REVOKED")
+            if granted_by is not None and not granted_by.may_grant(frozenset(old.scopes)):
+                raise Forbidden("A key cannot have more scopes than whoever rotates it.", code="SCOPE_MISSING")
+            new = NewKey(kind=old.kind, name=old.name, scopes=old.scopes)
+            made = await self._insert_key(tx, tenant_id, new, old.key_id)
+            ends = _sooner(old.expires_at, now + timedelta(seconds=overlap_s))
+            ended = await store.end_key(tx, tenant_id, key_id, ends, None)
+            await self._note(tx, tenant_id, actor, "key.rotate", old, old, ended)
+            await self._note(tx, tenant_id, actor, "key.create", made.info, None, made.info)
+        await self._tell(tenant_id)
+        return made
+
+    async def revoke_key(self, tenant_id: int, key_id: UUID, *, actor: str) -> Key:
+        """Ends a key at once. Revoking it again changes nothing."""
+        async with self._database.tenant(tenant_id) as tx:
+            old = _key(await store.read_key(tx, tenant_id, key_id, lock=True))
+            if old.revoked_at is not None:
+                return old
+            ended = await store.end_key(tx, tenant_id, key_id, old.expires_at, self._clock.now())
+            await self._note(tx, tenant_id, actor, "key.revoke", old, old, ended)
+        await self._tell(tenant_id)
+        return ended
+
+    async def _insert_key(self, tx: Tx, tenant_id: int, new: NewKey, replaces: UUID | None) -> KeyMade:
+        clear = keys.make(keys.WRITE if new.kind == "write" else keys.SECRET)
+        key = Key(
+            key_id=self._ids.new(),
+            kind=new.kind,
+            name=new.name,
+            hint=keys.hint(clear),
+            scopes=sorted(set(new.scopes)),
+            created_at=self._clock.now(),
+            expires_at=new.expires_at,
+            replaces=replaces,
+            clear_key=clear if new.kind == "write" else None,
+        )
+        return KeyMade(await store.create_key(tx, tenant_id, key, keys.digest(clear)), clear)
+
+    # --- the log
+
+    async def audit_page(self, tenant_id: int, cursor: str | None, limit: int) -> Page[AuditEntry]:
+        async with self._database.tenant(tenant_id) as tx:
+            rows = await store.list_audit(tx, tenant_id, after_id(cursor), limit + 1)
+        return page(rows, limit, lambda row: id_of(row.audit_id))
+
+    async def _note(
+        self, tx: Tx, tenant_id: int, actor: str, action: str, thing: Tenant | Key, before: Any, after: Any
+    ) -> None:
+        name = f"tenant {thing.slug}" if isinstance(thing, Tenant) else f"key {thing.key_id}"
+        await self.audit.write(tx, tenant_id, actor=actor, action=action, object=name, before=before, after=after)
+
+    async def _tell(self, tenant_id: int) -> None:
+        """Other processes forget at once; if Redis is away they forget by themselves within seconds."""
+        self.directory.forget(tenant_id)
+        try:
+            await self._redis.call("PUBLISH", CHANGES, str(tenant_id))
+        except Busy as error:
+            log.warning("change-not-told", tenant=tenant_id, code=error.code)
+
+
+def _check_zone(name: str) -> None:
+    if name not in _zones():
+        raise Invalid(
+            f"{name!r} is no time zone we know.", faults=[Fault("time_zone", "must be an IANA name, like Europe/Paris")]
+        )
+
+
+def _zones() -> set[str]:
+    return zoneinfo.available_timezones()
+
+
+def _there(tenant: Tenant | None) -> Tenant:
+    if tenant is None:
+        raise NotFound("There is no such tenant.", code="TENANT_NOT_FOUND")
+    return tenant
+
+
+def _key(key: Key | None) -> Key:
+    if key is None:
+        raise NotFound("There is no such key in this tenant.", code="KEY_NOT_FOUND")
+    return key
+
+
+def _sooner(one: datetime | None, other: datetime) -> datetime:
+    return other if one is None or other < one else one

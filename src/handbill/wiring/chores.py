@@ -1,0 +1,122 @@
+"""The chores behind the API, by kind: what `handbill worker --only KIND` chooses from."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from handbill.banners.service import BannerSink
+from handbill.caps.sink import CapsSink
+from handbill.events.consumer import Consumer
+from handbill.events.policy import ConsumerPolicy
+from handbill.jobs.chores import GaugeChore, LedgerChore, Loop, RelayChore, SweepChore
+from handbill.jobs.gauges import Gauges
+from handbill.jobs.leader import LeaderChore
+from handbill.kit.ids import new_id
+from handbill.kit.pulse import Pulse
+from handbill.wiring.house import House
+
+KINDS = ("relay", "consume", "jobs", "cron")
+
+
+class Chore(Protocol):
+    """One small service: it runs between start and stop, and reports on the pulse it was built with.
+
+    A chore may have `ready: asyncio.Event`; the shell then waits for it before it says that the worker is ready.
+    """
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """A chore before it exists: its kind, its name and how it is built."""
+
+    kind: str
+    name: str
+    build: Callable[[House, Pulse], Chore]
+
+
+class TenantsSweep(Loop):
+    """Forgets expired sessions and idempotency keys once an hour, and at each start."""
+
+    def __init__(self, house: House) -> None:
+        super().__init__("tenants-sweep")
+        self._tenants = house.tenants
+
+    async def turn(self) -> None:
+        await self._tenants.sweep()
+        await asyncio.sleep(3_600)
+
+
+class CapsKeeper(Loop):
+    """Sees every second whether Redis still has its caps, and rebuilds them from PostgreSQL when it was wiped."""
+
+    def __init__(self, house: House, pulse: Pulse) -> None:
+        super().__init__("caps-keeper", pulse)
+        self._caps = house.caps
+
+    async def turn(self) -> None:
+        if await self._caps.ensure(new_id().hex) is not None:
+            self._pulse.processed()
+        self.ready.set()
+        await asyncio.sleep(1)
+
+
+def _consume(house: House, pulse: Pulse) -> Chore:
+    given = house.settings.events
+    return Consumer(
+        house.database,
+        house.journal,
+        house.lanes,
+        [BannerSink(house.database), CapsSink(house.database, house.caps)],
+        worker=f"{socket.gethostname()}:{os.getpid()}:{new_id().hex[-8:]}",
+        pulse=pulse,
+        policy=ConsumerPolicy(
+            batch_events=given.batch_events,
+            batch_wait_ms=given.batch_wait_ms,
+            lease_s=given.lease_s,
+            overflow_share=given.overflow_share,
+            trim_after_s=given.trim_after_s,
+        ),
+    )
+
+
+def _relay(house: House, pulse: Pulse) -> Chore:
+    return RelayChore(house.jobs.relay, house.redis, pulse=pulse)
+
+
+def _ledger(house: House, pulse: Pulse) -> Chore:
+    jobs, prefix = house.jobs, house.settings.jobs.prefix
+    return LedgerChore(jobs.ledger, house.redis, jobs.known_queues, prefix=prefix, pulse=pulse)
+
+
+def _leader(house: House, pulse: Pulse) -> Chore:
+    """What one process of all does, whichever leads at the moment."""
+    jobs = house.jobs
+    led = (
+        SweepChore(jobs.sweeper, jobs.ledger, jobs.known_queues),
+        GaugeChore(Gauges(house.database, jobs.queues, jobs.known_queues)),
+        TenantsSweep(house),
+    )
+    return LeaderChore(house.database, led, pulse=pulse)
+
+
+PLANS: tuple[Plan, ...] = (
+    Plan("relay", "relay", _relay),
+    Plan("relay", "ledger", _ledger),
+    Plan("consume", "consume", _consume),
+    Plan("consume", "caps-keeper", CapsKeeper),
+    Plan("cron", "leader", _leader),
+)
+
+
+def chosen(only: Sequence[str]) -> list[Plan]:
+    """The plans of the given kinds; all of them when none is given."""
+    return [plan for plan in PLANS if not only or plan.kind in only]

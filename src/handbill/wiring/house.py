@@ -1,0 +1,174 @@
+"""The House: every engine and every service of one process, built from the settings on one screen."""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol
+
+from handbill.banners.service import BannersService, Catalogue, CatalogueBook, ThrottlePolicy
+from handbill.caps.service import CapsService
+from handbill.events.edge import Edge, EdgePolicy
+from handbill.events.service import EventsService
+from handbill.infra.clickhouse import ClickHouse
+from handbill.infra.journal.lanes import Lanes
+from handbill.infra.journal.streams import StreamsJournal
+from handbill.infra.postgres import Database, prepare_all
+from handbill.infra.postgres.urls import PostgresUrls, derive
+from handbill.infra.redis import Redis
+from handbill.infra.redis.shared_clock import SharedClock
+from handbill.jobs.pressure import PressureLimits
+from handbill.jobs.service import JobsService, RelayPolicy
+from handbill.kit.telemetry import logs
+from handbill.settings import Settings
+from handbill.tenants.service import TenantService
+from handbill.wiring import addresses, schema, secrets
+
+_log = logs.get("wiring")
+
+Shell = Literal["api", "worker", "tool"]
+"""Who lives in the house: a tool (one command of the command line) needs the engines and the tenants, no more."""
+
+
+class Part(Protocol):
+    """Anything that is started before use and stopped after."""
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
+class House:
+    """Built stopped. `start` goes top to bottom and leaves nothing running if it fails; `stop` goes bottom to top."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.database = _database(settings)
+        self.redis = Redis(settings.redis.url or "", timeout=settings.redis.timeout_ms / 1000)
+        self.clickhouse = ClickHouse(settings.clickhouse.url or addresses.NOBODY)
+        self.clock = SharedClock(self.redis)
+        self.tenants = _tenants(self)
+        self.jobs = _jobs(self)
+
+        self.lanes = Lanes(main=settings.events.lanes, overflow=settings.events.overflow_lanes)
+        self.journal = StreamsJournal(self.redis)
+        self.edge = Edge(self.journal, self.lanes, self.database, self.clock, _edge_policy(settings))
+        self.events = EventsService(self.database, self.edge)
+        self.catalogue = Catalogue(self.database, self.redis, self.clock)
+        self.caps = CapsService(self.redis, self.database, CatalogueBook(self.catalogue), self.clock)
+        self.banners = _banners(self)
+
+        self._core: tuple[tuple[str, Part], ...] = (
+            ("postgres", self.database),
+            ("redis", self.redis),
+            ("clickhouse", self.clickhouse),
+            ("clock", self.clock),
+            ("tenants", self.tenants),
+            ("journal", self.journal),
+        )
+        self._serving: tuple[tuple[str, Part], ...] = (("catalogue", self.catalogue), ("edge", self.edge))
+        self._started: list[tuple[str, Part]] = []
+
+    async def start(self, shell: Shell = "api") -> None:
+        """A server refuses to begin unless the engines answer and the schema is this code's; a tool just begins."""
+        try:
+            await self._start(self._core)
+            if shell != "tool":
+                await self.check()
+                await self._start(self._serving)
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _start(self, parts: tuple[tuple[str, Part], ...]) -> None:
+        for name, part in parts:
+            self._started.append((name, part))
+            await part.start()
+
+    async def check(self) -> None:
+        """ClickHouse is not asked: while it is away, accepted events wait in the journal."""
+        await self.database.health()
+        await self.redis.health()
+        await schema.check(self.settings)
+        await prepare_all(self.database)
+
+    async def stop(self) -> None:
+        """Each part is stopped whatever the others do; a part that cannot stop is told and left."""
+        while self._started:
+            name, part = self._started.pop()
+            try:
+                await part.stop()
+            except Exception as error:  # noqa: BLE001 - one part's failure must not keep the next from stopping
+                _log.error("stop-failed", part=name, error=f"{type(error).__name__}: {error}")
+
+
+def build(settings: Settings) -> House:
+    """The house for these settings; engines without a URL are those of the running `handbill up`."""
+    return House(addresses.resolve(settings, need=("postgres", "redis")))
+
+
+def postgres_urls(settings: Settings) -> PostgresUrls:
+    given = settings.postgres
+    return derive(given.url or "", app=given.app_url, worker=given.worker_url, direct=given.direct_url)
+
+
+def _database(settings: Settings) -> Database:
+    return Database(
+        postgres_urls(settings),
+        app_size=settings.postgres.app_size,
+        worker_size=settings.postgres.worker_size,
+        direct_size=settings.postgres.direct_size,
+        statement_timeout_ms=settings.postgres.statement_timeout_ms,
+        lock_timeout_ms=settings.postgres.lock_timeout_ms,
+    )
+
+
+def _tenants(house: House) -> TenantService:
+    settings = house.settings
+    return TenantService(
+        house.database,
+        house.redis,
+        seal_key=secrets.seal_key(settings),
+        clock=house.clock,
+        session_hours=settings.tenants.session_hours,
+        key_cache_seconds=settings.tenants.key_cache_seconds,
+    )
+
+
+def _jobs(house: House) -> JobsService:
+    given = house.settings.jobs
+    return JobsService(
+        house.database,
+        house.redis,
+        prefix=given.prefix,
+        clock=house.clock,
+        audit=house.tenants.audit,
+        relay=RelayPolicy(
+            per_tenant=given.relay_per_tenant, per_cycle=given.relay_per_cycle, poll_s=given.relay_poll_ms / 1000
+        ),
+        pressure=PressureLimits(depth=given.pressure_depth, age_s=given.pressure_age_s),
+        sweep_grace_s=given.sweep_grace_s,
+        handled_days=given.handled_days,
+    )
+
+
+def _edge_policy(settings: Settings) -> EdgePolicy:
+    given = settings.events
+    return EdgePolicy(
+        threshold=given.backpressure_threshold,
+        threshold_s=given.backpressure_seconds,
+        retry_after_s=given.retry_after_s,
+    )
+
+
+def _banners(house: House) -> BannersService:
+    given = house.settings.banners
+    return BannersService(
+        house.database,
+        house.redis,
+        house.tenants,
+        house.catalogue,
+        house.events,
+        house.caps,
+        house.clock,
+        throttle=ThrottlePolicy(limit=given.throttle_per_minute),
+        accidental_close_ms=given.accidental_close_ms,
+    )

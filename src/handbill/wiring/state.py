@@ -1,0 +1,13 @@
+"""The catalogue of the state: every slice's tables that `handbill state-hash` covers and a backup must bring back."""
+
+from __future__ import annotations
+
+from handbill.banners.service import STATE as BANNERS
+from handbill.events.service import STATE as EVENTS
+from handbill.infra.state import StateTable
+from handbill.tenants.service import STATE as TENANTS
+
+TABLES: tuple[StateTable, ...] = (*TENANTS, *EVENTS, *BANNERS)
+
+REBUILT = ("hb:c:", "hb:caps:", "hb:throttle:")
+"""Redis keys that rebuild themselves from PostgreSQL or from traffic: a backup leaves them out on purpose."""

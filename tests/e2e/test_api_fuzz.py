@@ -1,0 +1,69 @@
+"""Generated requests against every route of a real process: whatever is sent, the answer fits the OpenAPI page."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import aiohttp
+import hypothesis
+import schemathesis
+from hypothesis import HealthCheck
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import content_type_conformance, response_schema_conformance
+
+from handbill.infra.postgres import Database
+from handbill.infra.redis import Redis
+from handbill.tenants.model import NewKey
+from handbill.tenants.service import TenantService
+from tests.kit.processes import process
+
+EXAMPLES = 6
+
+
+async def test_no_request_breaks_the_api(
+    handbill_env: dict[str, str], database: Database, redis: Redis, tenant: int
+) -> None:
+    tenants = TenantService(database, redis, seal_key=b"s" * 32)
+    made = await tenants.create_key(tenant, NewKey(kind="secret", name="all", scopes=["*"]), actor="test")
+    await tenants.stop()
+    base = f"http://127.0.0.1:{handbill_env['HANDBILL_API__PORT']}"
+    async with process("api", env=handbill_env) as running:
+        await running.log(event="api-ready")
+        async with aiohttp.ClientSession() as client, client.get(f"{base}/schema/openapi.json") as reply:
+            document = await reply.json()
+        tried = await asyncio.to_thread(fuzz, document, base, made.key)
+        assert tried > len(document["paths"])
+        assert not running.seen(event="request-failed"), running.tail()
+
+
+def fuzz(document: dict[str, Any], base: str, key: str) -> int:
+    """A few requests for every operation, the same ones each time."""
+    schema = schemathesis.openapi.from_dict(document)
+    schema.config.update(base_url=base)
+    tried = 0
+    for outcome in schema.get_all_operations():
+        operation = outcome.ok()
+        if operation.path == "/ready":
+            continue  # it may rightly answer 503
+
+        @hypothesis.settings(
+            max_examples=EXAMPLES,
+            derandomize=True,
+            deadline=None,
+            database=None,
+            suppress_health_check=list(HealthCheck),
+            phases=[hypothesis.Phase.generate],
+        )
+        @hypothesis.given(case=operation.as_strategy())
+        def one(case: Any) -> None:
+            nonlocal tried
+            tried += 1
+            case.call_and_validate(
+                headers={"Authorization": f"Bearer {key}"},
+                checks=[not_a_server_error, content_type_conformance, response_schema_conformance],
+                timeout=60,
+            )
+
+        one()
+    return tried

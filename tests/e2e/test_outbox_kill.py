@@ -1,0 +1,51 @@
+"""A real relay process, killed at its own crash points in the middle of the work: each effect is there once."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from collections.abc import Callable
+
+from handbill.infra.postgres import Database
+from handbill.infra.redis import Redis
+from handbill.jobs.model import Job
+from handbill.jobs.worker import JobContext, JobWorker
+from tests.kit.crashes import crashing
+from tests.kit.processes import process
+from tests.kit.waiting import eventually
+from tests.store.outbox_bench import Bench, a_bench
+
+DEATHS = (("pg:take_pending", 4), ("redis:EVALSHA+EVALSHA", 2), ("pg:settle_jobs", 2))
+"""After the rows are marked, after the jobs are added, after outcomes are settled: each before the commit."""
+
+
+async def test_relay_and_ledger_killed_again_and_again(
+    handbill_env: dict[str, str], database: Database, redis: Redis, unique: Callable[[str], str]
+) -> None:
+    effects: Counter[str] = Counter()
+    async with a_bench(database, redis, unique("killed")) as bench:
+
+        async def handle(job: Job, context: JobContext) -> None:
+            if await bench.effect(job):
+                effects[str(job.outbox_id)] += 1
+
+        ids = await bench.put(None, 120)
+        for tenant in range(1, 6):
+            ids += await bench.put(tenant, 4)
+        worker = JobWorker(bench.queues, bench.name, {"work": handle}, concurrency=5)
+        await worker.start()
+        try:
+            for only, at in DEATHS:
+                async with crashing("worker", "--only", "relay", at=at, only=only, env=handbill_env) as relay:
+                    assert await relay.exit() == -signal.SIGKILL, relay.tail()
+            async with process("worker", "--only", "relay", env=handbill_env) as relay:
+                await eventually(lambda: len(effects) == len(ids), what="every effect")
+                await eventually(lambda: _settled(bench), what="every row settled")
+                assert await relay.stop() == 0, relay.tail()
+        finally:
+            await worker.stop()
+    assert effects == {str(id): 1 for id in ids}
+
+
+async def _settled(bench: Bench) -> bool:
+    return not await bench.statuses()

@@ -1,0 +1,1 @@
+"""Tools shared by all tests: engines once per run, processes, crash points, clocks, waiting."""

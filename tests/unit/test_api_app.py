@@ -1,0 +1,70 @@
+"""The application over an empty house: every route says who may use it and what it looks like."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jsonschema_rs
+import pytest
+from litestar import Litestar, get
+
+from handbill.api import app, auth, openapi
+from handbill.kit.codes import CODES
+from handbill.kit.errors import Broken, HandbillError
+from handbill.settings import Settings
+
+
+class Empty:
+    """A house in which nobody lives; building the application asks nobody anything."""
+
+    def __getattr__(self, name: str) -> Any:
+        return Empty()
+
+    def fast_routes(self) -> list[Any]:
+        return []
+
+
+@pytest.fixture(scope="module")
+def built() -> Litestar:
+    return app.litestar(Empty(), Settings())  # type: ignore[arg-type]
+
+
+def test_every_route_declares_who_may_use_it(built: Litestar) -> None:
+    declared = openapi.routes(built)
+    assert len(declared) > 15
+    for path, method, handler in declared:
+        assert len(auth.DECLARATIONS & set(handler.opt)) == 1, (method, path)
+
+    @get("/open", sync_to_thread=False)
+    def forgotten() -> None:
+        """Nobody said who may call this."""
+
+    with pytest.raises(Broken, match="must say"):
+        app._check_declared(Litestar([forgotten], openapi_config=None))
+
+
+def test_every_operation_is_described_with_an_example_that_fits(built: Litestar) -> None:
+    document = openapi.document(built)
+    ids = []
+    for path, item in document["paths"].items():
+        for method, operation in item.items():
+            where = (method, path)
+            ids.append(operation["operationId"])
+            assert operation["summary"], where
+            assert operation["description"], where
+            contents = [
+                content for reply in operation["responses"].values() for content in reply.get("content", {}).values()
+            ]
+            contents += operation.get("requestBody", {}).get("content", {}).values()
+            for content in contents:
+                assert "example" in content, where
+                jsonschema_rs.validate({**content["schema"], "components": document["components"]}, content["example"])
+    assert len(ids) == len(set(ids))
+    assert "/ping" in document["paths"]
+
+
+def test_the_default_codes_of_the_error_tree_are_listed() -> None:
+    def tree(kind: type[HandbillError]) -> list[type[HandbillError]]:
+        return [kind, *(one for child in kind.__subclasses__() for one in tree(child))]
+
+    assert {kind.code for kind in tree(HandbillError) if kind.__module__.startswith("handbill")} <= set(CODES)

@@ -1,0 +1,164 @@
+"""The fast lane and the front door as plain ASGI, without a server: what goes in, what comes out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from handbill.api.clients import Clients
+from handbill.api.cors import Cors
+from handbill.api.fastlane import FastLane
+from handbill.api.frontdoor import FrontDoor
+from handbill.kit.errors import Busy, HandbillError, Invalid
+from handbill.kit.fast import FastReply, FastRequest, FastRoute
+
+ORIGIN = (b"origin", b"https://shop.example")
+
+
+class Heard:
+    """What an application sent."""
+
+    def __init__(self) -> None:
+        self.messages: list[dict[str, Any]] = []
+
+    async def send(self, message: Any) -> None:
+        self.messages.append(dict(message))
+
+    @property
+    def status(self) -> int:
+        return int(self.messages[0]["status"])
+
+    @property
+    def headers(self) -> dict[bytes, bytes]:
+        return dict(self.messages[0]["headers"])
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(message.get("body", b"") for message in self.messages[1:])
+
+
+async def behind(scope: Any, receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 299, "headers": []})
+    await send({"type": "http.response.body", "body": b"behind"})
+
+
+async def echo(request: FastRequest) -> FastReply:
+    if request.body == b"invalid":
+        raise Invalid("not that")
+    if request.body == b"busy":
+        raise Busy("later", retry_after=2.5)
+    if request.body == b"bug":
+        raise RuntimeError("secret detail")
+    return FastReply(202, request.body + b"|" + request.client_ip.encode() + b"|" + request.query)
+
+
+LANE = FastLane(
+    [FastRoute("POST", "/hot", echo, cors=True), FastRoute("POST", "/small", echo, body_limit=4)],
+    behind,
+    clients=Clients(["10.0.0.0/8"]),
+    cors=Cors(["*"]),
+    body_limit=100,
+)
+
+
+async def ask(
+    method: str, path: str, *chunks: bytes, headers: Sequence[tuple[bytes, bytes]] = (), gone: bool = False
+) -> Heard:
+    heard = Heard()
+    messages: list[dict[str, Any]] = [
+        {"type": "http.request", "body": chunk, "more_body": gone or number < len(chunks)}
+        for number, chunk in enumerate(chunks or (b"",), 1)
+    ]
+
+    async def receive() -> dict[str, Any]:
+        return messages.pop(0) if messages else {"type": "http.disconnect"}
+
+    scope = {
+        "type": "http",
+        "method": method,
+        "path": path,
+        "query_string": b"a=1",
+        "headers": list(headers),
+        "client": ("10.0.0.1", 1),
+    }
+    await LANE(scope, receive, heard.send)
+    return heard
+
+
+async def test_a_hot_route_is_answered_and_the_rest_goes_behind() -> None:
+    hot = await ask(
+        "POST", "/hot", b"one", b"two", headers=[(b"x-forwarded-for", b"1.2.3.4"), (b"x-request-id", b"id-1")]
+    )
+    assert (hot.status, hot.body) == (202, b"onetwo|1.2.3.4|a=1")
+    assert hot.headers[b"x-request-id"] == b"id-1"
+    assert hot.headers[b"content-length"] == str(len(hot.body)).encode()
+    assert (await ask("GET", "/hot")).body == b"behind"
+    assert (await ask("POST", "/hot/")).body == b"behind"
+    ping = await ask("GET", "/ping")
+    assert (ping.status, ping.body) == (200, b"")
+
+
+async def test_errors_are_problems_and_bugs_tell_nothing() -> None:
+    invalid = await ask("POST", "/hot", b"invalid")
+    assert (invalid.status, json.loads(invalid.body)["code"]) == (400, "INVALID")
+    busy = await ask("POST", "/hot", b"busy")
+    assert (busy.status, busy.headers[b"retry-after"]) == (503, b"3")
+    bug = await ask("POST", "/hot", b"bug")
+    assert (bug.status, json.loads(bug.body)["code"]) == (500, "INTERNAL")
+    assert b"secret detail" not in bug.body
+
+
+async def test_bodies_are_limited() -> None:
+    assert (await ask("POST", "/hot", b"x" * 100)).status == 202
+    for too_much in (
+        await ask("POST", "/hot", b"x" * 101),
+        await ask("POST", "/hot", b"x" * 60, b"x" * 60),
+        await ask("POST", "/hot", headers=[(b"content-length", b"101")]),
+        await ask("POST", "/small", b"12345"),
+    ):
+        assert (too_much.status, json.loads(too_much.body)["code"]) == (413, "TOO_LARGE")
+    left = await ask("POST", "/hot", b"half", gone=True)
+    assert left.messages == []
+
+
+async def test_browsers_on_other_sites_may_call_what_is_meant_for_them() -> None:
+    preflight = await ask("OPTIONS", "/hot", headers=[ORIGIN])
+    assert preflight.status == 204
+    assert preflight.headers[b"access-control-allow-origin"] == b"*"
+    assert b"POST" in preflight.headers[b"access-control-allow-methods"]
+    assert (await ask("POST", "/hot", b"x", headers=[ORIGIN])).headers[b"access-control-allow-origin"] == b"*"
+    assert b"access-control-allow-origin" not in (await ask("POST", "/small", b"x", headers=[ORIGIN])).headers
+    assert (await ask("OPTIONS", "/small", headers=[ORIGIN])).body == b"behind"
+
+
+@pytest.mark.parametrize(
+    ("messages", "code"),
+    [
+        ([{"type": "http.request", "body": b"half", "more_body": True}, {"type": "http.disconnect"}], "BODY_CUT"),
+        ([{"type": "http.request", "body": b"x" * 101, "more_body": False}], "TOO_LARGE"),
+        ([{"type": "http.request", "body": b"x" * 100, "more_body": False}, {"type": "http.disconnect"}], None),
+    ],
+)
+async def test_a_body_is_whole_or_refused(messages: list[dict[str, Any]], code: str | None) -> None:
+    told: list[str | None] = []
+
+    async def reader(scope: Any, receive: Any, send: Any) -> None:
+        try:
+            for _ in range(len(messages)):
+                await receive()
+            told.append(None)
+        except HandbillError as error:
+            told.append(error.code)
+
+    waiting = list(messages)
+
+    async def receive() -> Any:
+        return waiting.pop(0)
+
+    door = FrontDoor(reader, clients=Clients([]), cors=Cors([]), body_limit=100)
+    scope = {"type": "http", "method": "POST", "path": "/x", "headers": [], "client": None}
+    await door(scope, receive, Heard().send)
+    assert told == [code]
