@@ -6,6 +6,7 @@ import ast
 import configparser
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 
 from tests.architecture.tree import Finding, Tree
 
@@ -61,17 +62,25 @@ def _code_of(value: ast.expr | None) -> str | None:
 def undocumented_metrics(tree: Tree) -> Iterator[Finding]:
     """Metrics are made in one list, each with its line; nowhere else."""
     for path in tree.under("src", suffix=".py"):
-        here = tree.name(path) == METRICS
-        direct = any(
-            isinstance(node, ast.ImportFrom)
-            and node.module == "prometheus_client"
-            and any(alias.name in _MAKERS for alias in node.names)
-            for node in ast.walk(tree.module(path))
-        )
-        if direct and not here:
-            yield tree.finding(path, 1, f"metrics are made in {METRICS} only")
-        if here:
+        if tree.name(path) == METRICS:
             yield from _metrics_without_doc(tree)
+        else:
+            yield from _metrics_made_elsewhere(tree, path)
+
+
+def _metrics_made_elsewhere(tree: Tree, path: Path) -> Iterator[Finding]:
+    """A maker imported as a type is fine; calling it is not."""
+    nodes = list(ast.walk(tree.module(path)))
+    makers = {
+        alias.asname or alias.name
+        for node in nodes
+        if isinstance(node, ast.ImportFrom) and node.module == "prometheus_client"
+        for alias in node.names
+        if alias.name in _MAKERS
+    }
+    for node in nodes:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in makers:
+            yield tree.finding(path, node.lineno, f"metrics are made in {METRICS} only")
 
 
 def _metrics_without_doc(tree: Tree) -> Iterator[Finding]:

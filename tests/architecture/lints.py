@@ -9,6 +9,7 @@ from tests.architecture import document_rules, source_rules, text_rules
 from tests.architecture.tree import Finding, Rule, Tree
 
 RULES: tuple[Rule, ...] = (
+    source_rules.unreadable_files,
     source_rules.swallowed_errors,
     source_rules.environment_readers,
     source_rules.sleeping_tests,

@@ -106,7 +106,10 @@ def route_rows() -> list[Row]:
         for method, operation in methods.items()
         if isinstance(operation, dict)
     ]
-    rows += [(f"`{route.method} {route.path}`", "", _first_line(inspect.getdoc(route.handler))) for route in hot]
+    known = {row[0] for row in rows}
+    for route in hot:  # those that describe themselves are in the document already
+        if (name := f"`{route.method} {route.path}`") not in known:
+            rows.append((name, "", _first_line(inspect.getdoc(route.handler))))
     return sorted(rows)
 
 
@@ -132,8 +135,9 @@ def jobs() -> str:
 
 def job_rows() -> list[Row]:
     """Queues and the jobs they carry."""
-    module = room("handbill.jobs.catalogue")
-    return [(f"`{job.queue}`", f"`{job.name}`", job.doc) for job in module.JOBS] if module else []
+    module = room("handbill.wiring.queues")
+    carried = module.CATALOGUE.items() if module else ()
+    return [(f"`{queue}`", f"`{name}`", doc) for queue, jobs in carried for name, doc in jobs.items()]
 
 
 def _first_line(text: str | None) -> str:

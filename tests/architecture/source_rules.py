@@ -32,6 +32,13 @@ def swallowed_errors(tree: Tree) -> Iterator[Finding]:
                 yield tree.finding(path, node.lineno, "suppress() of everything swallows faults")
 
 
+def unreadable_files(tree: Tree) -> Iterator[Finding]:
+    """Every file is Python of the oldest version that we promise."""
+    for path in tree.under(*CODE, suffix=".py"):
+        tree.module(path)
+    yield from tree.unreadable
+
+
 def environment_readers(tree: Tree) -> Iterator[Finding]:
     """Only settings/ reads the environment; everybody else is handed values."""
     for path in tree.under("src", suffix=".py"):
@@ -51,6 +58,8 @@ def environment_readers(tree: Tree) -> Iterator[Finding]:
 def sleeping_tests(tree: Tree) -> Iterator[Finding]:
     """A test waits on a signal or polls a condition. Code under test that must block says `# sleeps: why`."""
     for path in tree.under("tests", suffix=".py"):
+        if tree.name(path).startswith("tests/soak/"):
+            continue  # a soak paces its own load
         lines = tree.text(path).splitlines()
         for node in ast.walk(tree.module(path)):
             if isinstance(node, ast.Call) and _sleeps(node) and "# sleeps: " not in lines[node.lineno - 1]:

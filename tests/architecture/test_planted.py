@@ -14,9 +14,10 @@ from tests.architecture.lints import RULES
 from tests.architecture.tree import ROOT, Rule, Tree
 
 CODES = 'CODES: dict[str, str] = {"KNOWN": "A code with its line."}\n'
-METRICS = "from prometheus_client import Counter\n"
+METRICS = "from prometheus_client import Counter\nX = Counter('x', 'Xs that were seen')\n"
 PLANTS: list[tuple[Rule, str, str, str]] = [
     # rule, file, a text that must be caught, a text that must pass
+    (source_rules.unreadable_files, "src/handbill/a.py", "def f(:\n", "def f(): ...\n"),
     (
         source_rules.swallowed_errors,
         "src/handbill/a.py",

@@ -30,6 +30,7 @@ class Tree:
     """The files of a checkout: those git tracks or would track; in a bare directory, all of them."""
 
     root: Path = ROOT
+    unreadable: list[Finding] = field(default_factory=list)
     _texts: dict[Path, str] = field(default_factory=dict)
     _modules: dict[Path, ast.Module] = field(default_factory=dict)
 
@@ -76,7 +77,11 @@ class Tree:
 
     def module(self, path: Path) -> ast.Module:
         if path not in self._modules:
-            self._modules[path] = ast.parse(self.text(path), self.name(path))
+            try:
+                self._modules[path] = ast.parse(self.text(path), self.name(path))
+            except SyntaxError as error:
+                self.unreadable.append(self.finding(path, error.lineno or 1, f"not Python 3.11: {error.msg}"))
+                self._modules[path] = ast.Module([], [])
         return self._modules[path]
 
     def finding(self, path: Path, line: int, text: str) -> Finding:

@@ -27,14 +27,14 @@ async def main(url: str, name: str, concurrency: int, lock_ms: int, stalled_ms: 
 
     async def count(job: Job, _: JobContext) -> str:
         await redis.call("HINCRBY", f"{name}:ran", job.id, 1)
-        await asyncio.sleep(job.data / 1000)
+        await asyncio.sleep(job.data / 1000)  # sleeps: the work of the handler under test
         return "done"
 
     async def block(job: Job, _: JobContext) -> str:
         """What no handler should do: it stops the whole loop."""
         await redis.call("HINCRBY", f"{name}:ran", job.id, 1)
         print("blocking", flush=True)
-        time.sleep(job.data / 1000)
+        time.sleep(job.data / 1000)  # sleeps: what no handler should do is the point of the test
         return "done"
 
     worker = JobWorker(

@@ -274,23 +274,13 @@ async def test_health_readiness_metrics_and_the_empty_reply(api: Api, key: str) 
     assert "handbill_api_tenant_requests_total" in page
 
 
-async def test_the_openapi_page_is_valid_and_has_an_example_everywhere(api: Api) -> None:
-    import jsonschema_rs
+async def test_the_openapi_page_is_valid(api: Api) -> None:
     import schemathesis
 
     page = await api("GET", "/schema/openapi.json")
     document = page.json()
     assert (await api("GET", "/schema")).json() == document
     schemathesis.openapi.from_dict(document).validate()
-    for path, item in document["paths"].items():
-        for method, operation in item.items():
-            for status, reply in operation["responses"].items():
-                for content in reply.get("content", {}).values():
-                    assert "example" in content, (method, path, status)
-                    schema = {**content["schema"], "components": document["components"]}
-                    jsonschema_rs.validate(schema, content["example"])
-            for content in operation.get("requestBody", {}).get("content", {}).values():
-                assert "example" in content, (method, path)
 
 
 async def test_a_stop_is_bounded_even_with_a_half_sent_body(api: Api) -> None:

@@ -24,7 +24,7 @@ from handbill.ops.state import StateHash
 from handbill.settings import load
 from handbill.tenants.model import NewKey, NewTenant
 from handbill.wiring.house import House, build
-from tests.e2e.test_up import ready, settings_of
+from tests.e2e._up import ready, settings_of
 from tests.kit.processes import handbill, process
 from tests.kit.waiting import eventually
 
@@ -45,6 +45,7 @@ async def traffic(house: House) -> AsyncIterator[list[int]]:
             await house.tenants.create_key(tenant.tenant_id, NewKey(kind="write", name="k"), actor="test")
             await house.redis.many([("RPUSH", "bull:busy:wait", number), ("HSET", f"bull:busy:{number}", "data", "{}")])
             rounds[0] += 1
+            await asyncio.sleep(0.005)  # sleeps: a paced writer, so that the backup gets its turn too
 
     task = asyncio.create_task(write())
     try:
@@ -90,6 +91,7 @@ async def house_of(home: Path) -> AsyncIterator[House]:
         await house.stop()
 
 
+@pytest.mark.timeout(600)
 async def test_backup_of_a_busy_stack_and_restore(short_tmp: Path) -> None:
     home, saved = short_tmp / "home", short_tmp / "saved.tar"
     env = settings_of(home)
@@ -116,22 +118,22 @@ async def test_backup_of_a_busy_stack_and_restore(short_tmp: Path) -> None:
     code, said = await handbill("restore", str(saved), "--json", env={"HANDBILL_HOME": str(home)})
     assert code == 0, said
     assert json.loads(said)["state"] == done["state"]
+    code, said = await handbill("restore", str(saved), env={"HANDBILL_HOME": str(home)})
+    assert code == 1, said
+    assert "not empty: PostgreSQL, Redis, ClickHouse" in said
+    code, said = await handbill("restore", "--force", str(saved), env={"HANDBILL_HOME": str(home)})
+    assert code == 0, said
+    code, said = await handbill("state-hash", "--json", env={"HANDBILL_HOME": str(home)})
+    assert json.loads(said)["total"] == done["state"], said
 
     async with process("up", "--json", "--json-logs", env=env) as up:
         assert (await ready(up))["demo"] == demo
-        code, said = await handbill("state-hash", "--json", env={"HANDBILL_HOME": str(home)})
-        assert json.loads(said)["total"] == done["state"], said
         async with house_of(home) as house:
             await found_after(house)
             assert await facts_of(house.clickhouse) == before
             tenants = await house.tenants.list_tenants()
             assert len(tenants) >= 6
         assert await up.stop() == 0
-    code, said = await handbill("restore", str(saved), env={"HANDBILL_HOME": str(home)})
-    assert code == 1, said
-    assert "not empty: PostgreSQL, Redis, ClickHouse" in said
-    code, said = await handbill("restore", "--force", str(saved), env={"HANDBILL_HOME": str(home)})
-    assert code == 0, said
 
 
 def _removed(home: Path) -> bool:

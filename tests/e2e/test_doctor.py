@@ -91,7 +91,10 @@ PAIRS: dict[str, tuple[str, str]] = {
 
 def pair(kind: str) -> tuple[str, str]:
     kind = kind.partition("(")[0]
-    return ("{}", "{%s}" % PAIRS[kind.removesuffix("[]")][0]) if kind.endswith("[]") else PAIRS[kind]
+    if kind.endswith("[]"):
+        inner, _ = PAIRS[kind.removesuffix("[]")]
+        return "{}", f"{{{inner}}}"
+    return PAIRS[kind]
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from handbill.infra.postgres import Database
 from handbill.infra.redis import Redis
-from handbill.jobs.model import Job
+from handbill.jobs.model import Backoff, Job, JobOptions
 from handbill.jobs.worker import JobContext, JobWorker
 from tests.kit.crashes import crashing
 from tests.kit.processes import process
@@ -29,10 +29,11 @@ async def test_relay_and_ledger_killed_again_and_again(
             if await bench.effect(job):
                 effects[str(job.outbox_id)] += 1
 
-        ids = await bench.put(None, 120)
+        opts = JobOptions(attempts=50, backoff=Backoff("fixed", delay_ms=50))
+        ids = await bench.put(None, 120, opts=opts)
         for tenant in range(1, 6):
-            ids += await bench.put(tenant, 4)
-        worker = JobWorker(bench.queues, bench.name, {"work": handle}, concurrency=5)
+            ids += await bench.put(tenant, 4, opts=opts)
+        worker = JobWorker(bench.queues, bench.name, {"work": handle}, concurrency=3)
         await worker.start()
         try:
             for only, at in DEATHS:

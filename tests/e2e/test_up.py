@@ -10,21 +10,11 @@ from pathlib import Path
 
 import aiohttp
 import psutil
+import pytest
 
-from tests.kit.processes import Process, free_port, handbill, process
+from tests.e2e._up import ready, settings_of
+from tests.kit.processes import free_port, handbill, process
 from tests.kit.waiting import eventually
-
-
-def settings_of(home: Path) -> dict[str, str]:
-    ports = {name: str(free_port()) for name in ("HANDBILL_API__PORT", "HANDBILL_WORKER__PORT")}
-    off = {"HANDBILL_API__METRICS_PORT": "0", "HANDBILL_WORKER__METRICS_PORT": "0"}
-    return {"HANDBILL_HOME": str(home), "HANDBILL_API__SECURE_COOKIES": "no", **ports, **off}
-
-
-async def ready(up: Process) -> dict[str, object]:
-    """What `up --json` prints once everything runs."""
-    line = await up.says('"demo":', timeout=150)
-    return dict(json.loads(line))
 
 
 async def status(url: str, **headers: str) -> int:
@@ -57,6 +47,7 @@ def engine(home: Path, name: str) -> psutil.Process:
     return next(one for one in on_home(home) if f"{home}/{name}" in " ".join(one.cmdline()))
 
 
+@pytest.mark.timeout(600)
 async def test_the_life_of_up(short_tmp: Path) -> None:
     home = short_tmp / "home"
     env = settings_of(home)
@@ -74,7 +65,7 @@ async def test_the_life_of_up(short_tmp: Path) -> None:
 
         code, said = await handbill("state-hash", "--json", env={"HANDBILL_HOME": str(home)})
         assert code == 0, said
-        before = json.loads(said)["total"]
+        before = json.loads(said)["tables"]["tenants.api_keys"]
 
         child(home, "api").kill()
         await up.log(event="unit-restarted", name="api")
@@ -92,7 +83,7 @@ async def test_the_life_of_up(short_tmp: Path) -> None:
         facts = await ready(up)
         assert facts["demo"] == demo, "the demo tenant is made once"
         code, said = await handbill("state-hash", "--json", env={"HANDBILL_HOME": str(home)})
-        assert json.loads(said)["total"] == before
+        assert json.loads(said)["tables"]["tenants.api_keys"] == before
         assert await up.stop() == 0, up.tail()
         stops = [line["event"] for line in up.logs if line.get("event", "").endswith(("-stopping", "-stopped"))]
         assert stops.index("up-stopping") < stops.index("worker-stopped") < stops.index("up-stopped")

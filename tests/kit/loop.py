@@ -29,6 +29,7 @@ from handbill.infra.redis import Keys, Redis
 from handbill.kit.clock import Clock, SystemClock
 from handbill.kit.pulse import Pulse
 from handbill.tenants.service import TenantService
+from tests.kit.ledger import Shop
 from tests.kit.waiting import eventually
 
 
@@ -108,6 +109,14 @@ class Loop:
             return all(run.projected == run.cursor for consumer in self.consumers for run, _ in consumer._runs.values())
 
         await eventually(done, what="the lanes are drained")
+
+    async def shop(self, tenant: int, banners: int = 2, **fields: object) -> Shop:
+        """Some banners and a placement of this tenant, by number."""
+        for _ in range(banners):
+            await self.banner(tenant, **fields)
+        await self.placement(tenant)
+        shown = self.catalogue.tenant(tenant)
+        return Shop(tenant, tuple(banner.id for banner in shown.banners), (None, *shown.placements))
 
     async def banner(self, tenant: int, **fields: object) -> BannerView:
         told = {"x_times": 2, "y_hours": 24, "z_duration_sec": 3, **fields}

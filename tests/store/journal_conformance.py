@@ -150,6 +150,10 @@ class JournalConformance:
         lane = unique("lane")
         with pytest.raises(TooLarge):
             await journal.append(lane, [b"small", b"x" * 300_000])
+        with pytest.raises(TooLarge):
+            await journal.append(lane, [b"x"] * 10_001)
+        with pytest.raises(TooLarge):
+            await journal.append(lane, [b"x" * 200_000] * 50)
         assert await read_all(journal, lane) == []
 
     async def test_large_bodies_make_several_entries_and_come_back_whole(

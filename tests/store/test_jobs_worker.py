@@ -13,11 +13,14 @@ from typing import Any
 import pytest
 
 from handbill.infra.redis import Redis
+from handbill.jobs.cron import Schedule, Schedulers
+from handbill.jobs.defaults import Limit
 from handbill.jobs.model import Backoff, Deduplication, Job, JobOptions, NewJob, RetryLater, Unrecoverable
 from handbill.jobs.queue import Queue, Queues
 from handbill.jobs.worker import CpuTask, JobContext, JobWorker, cpu_bound
 from handbill.jobs.worker.calls import Calls
 from handbill.kit.errors import Busy
+from tests.kit.cluster import one_node_cluster
 from tests.kit.waiting import eventually, soon
 
 AT_ONCE = Backoff("fixed", delay_ms=0)
@@ -213,7 +216,7 @@ def die(task: CpuTask) -> None:
 
 def spin(task: CpuTask) -> None:
     while True:
-        time.sleep(0.01)
+        time.sleep(0.01)  # sleeps: the handler under test never ends by itself
 
 
 async def test_cpu_bound_handlers_run_in_processes_of_their_own(queue: Queue) -> None:
@@ -293,7 +296,7 @@ async def test_two_workers_never_run_one_job_at_once(queue: Queue) -> None:
         nonlocal worst
         inside[job.data] += 1
         worst = max(worst, inside[job.data])
-        await asyncio.sleep(0.001)
+        await asyncio.sleep(0.001)  # sleeps: the work of the handler under test
         inside[job.data] -= 1
         ran[job.data] += 1
 
@@ -336,3 +339,56 @@ async def test_a_stall_uses_up_one_of_the_jobs_own_attempts(queue: Queue) -> Non
         await eventually(lambda: bool(told))
     assert (job.stalls, job.attempts_made, told) == (3, 3, [job.failed_reason])
     assert "stalled" in (job.failed_reason or "")
+
+
+async def test_a_handler_that_will_not_be_interrupted_does_not_spoil_its_lane(queue: Queue) -> None:
+    """It swallows the interruption and returns: its result counts, and the lane goes on."""
+
+    async def handler(job: Job, _: JobContext) -> str:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        return "all the same"
+
+    added = await queue.add_many([NewJob("n", i, JobOptions(timeout_ms=30)) for i in range(3)])
+    async with working(queue, handler, concurrency=1):
+        for one in added:
+            assert (await reaches(queue, one.id, "completed")).result == "all the same"
+
+
+async def test_a_result_that_is_no_json_fails_with_that_reason(queue: Queue) -> None:
+    async def handler(job: Job, _: JobContext) -> object:
+        return object()
+
+    added = await queue.add("n", 1, opts=JobOptions(attempts=1))
+    async with working(queue, handler):
+        job = await reaches(queue, added.id, "failed")
+    assert "object" in (job.failed_reason or "")
+
+
+async def test_everything_works_on_a_cluster_with_a_tagged_prefix() -> None:
+    tries: Counter[int] = Counter()
+
+    async def handler(job: Job, _: JobContext) -> None:
+        tries[job.data] += 1
+        if tries[job.data] == 1:
+            raise ValueError("once more")
+
+    async with one_node_cluster() as url:
+        redis = Redis(url, timeout=30)
+        await redis.start()
+        queues = Queues(redis, prefix="{bull}")
+        queue = queues.queue("cluster")
+        opts = [JobOptions(backoff=AT_ONCE), JobOptions(priority=2, backoff=AT_ONCE), JobOptions(delay_ms=5)]
+        added = await queue.add_many([NewJob("n", i, opts[i % 3], tenant_id=i % 2 or None) for i in range(9)])
+        await queues.limits.set(1, Limit(rate=0, burst=1))
+        await queues.limits.set(1, Limit(rate=1_000, burst=100), queue="cluster")
+        await Schedulers(queues).ensure([Schedule(id="s", queue="cluster", name="n", every_ms=60_000, data=100)])
+        async with working(queue, handler):
+            for one in added[:2]:
+                await reaches(queue, one.id, "completed")
+            await eventually(lambda: set(tries) >= set(range(9)))
+        await queue.pause()
+        assert await queues.names() == ["cluster"]
+        assert await queues.limits.peek("cluster", [1, None], 0)
+        await queue.obliterate(force=True)
+        await redis.stop()

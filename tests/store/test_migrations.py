@@ -144,7 +144,7 @@ def test_compare_and_split() -> None:
 
 async def test_roles_get_their_passwords_and_a_plain_owner_is_enough(own_postgres) -> None:
     """As on a managed server: the owner is no superuser; an administrator made the roles and granted them."""
-    engine = await own_postgres()
+    engine = await own_postgres(durable=False)
     admin = await asyncpg.connect(engine.url)
     await admin.execute(
         """

@@ -11,7 +11,8 @@ import pytest
 
 from handbill.infra.postgres import Database
 from handbill.infra.redis import Redis
-from handbill.jobs.chores import GaugeChore, LedgerChore, RelayChore, SweepChore
+from handbill.jobs.chores import CronChore, GaugeChore, LedgerChore, RelayChore, SweepChore
+from handbill.jobs.cron import Schedule, Schedulers
 from handbill.jobs.gauges import Gauges
 from handbill.jobs.model import Backoff, Job, JobOptions, Unrecoverable
 from handbill.jobs.outbox.relay import RelayPolicy
@@ -27,6 +28,10 @@ from tests.store.outbox_bench import Bench, a_bench
 async def bench(database: Database, redis: Redis, unique: Callable[[str], str]) -> AsyncIterator[Bench]:
     async with a_bench(database, redis, unique("flow")) as bench:
         yield bench
+
+
+PATIENT = JobOptions(attempts=50, backoff=Backoff("fixed", delay_ms=50))
+"""A handler that finds the database busy on a slow machine is tried again soon, not in a minute."""
 
 
 @asynccontextmanager
@@ -51,12 +56,12 @@ async def test_recorded_work_is_run_once_and_settled(bench: Bench) -> None:
     async def names() -> list[str]:
         return [bench.name]
 
-    worker = JobWorker(bench.queues, bench.name, {"work": handle}, concurrency=10)
+    worker = JobWorker(bench.queues, bench.name, {"work": handle}, concurrency=4)
     relay = RelayChore(service.relay, bench.redis)
     ledger = LedgerChore(service.ledger, bench.redis, names, block_s=0.2)
     async with running(worker, relay, ledger):
-        ids = await bench.put(None, 60)
-        ids += await bench.put(7, 5)
+        ids = await bench.put(None, 60, opts=PATIENT)
+        ids += await bench.put(7, 5, opts=PATIENT)
         await eventually(lambda: len(effects) == 65)
         await eventually(lambda: _empty(bench))
     assert effects == {str(id): 1 for id in ids}
@@ -119,3 +124,12 @@ async def test_the_sweep_and_the_gauges_go_round(bench: Bench) -> None:
             if sample.labels["queue"] == bench.name
         }
     assert pending == {"5": 3, "system": 2}
+
+
+async def test_a_schedule_that_redis_forgot_is_put_back(bench: Bench) -> None:
+    schedulers = Schedulers(bench.queues)
+    wanted = [Schedule(id="nightly", queue=bench.name, name="work", cron="0 3 * * *")]
+    for _ in range(2):
+        async with running(CronChore(schedulers, wanted)):
+            assert [one.id for one in await schedulers.list(bench.name)] == ["nightly"]
+        await bench.forget()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
@@ -105,6 +106,15 @@ async def test_two_relays_share_one_busy_tenant(bench: Bench) -> None:
     assert (await bench.statuses()) == {"relayed": 300, "pending": 700}
 
 
+async def test_two_relays_at_once_relay_each_row_once(bench: Bench) -> None:
+    await bench.put(7, 900)
+    await bench.put(None, 300)
+    paces = await asyncio.gather(*[bench.relay().serve(bench.name) for _ in range(2)])
+    line = await bench.waiting()
+    assert len(line) == len(set(line)) == sum(pace.relayed for pace in paces)
+    assert min(pace.relayed for pace in paces) > 0
+
+
 async def test_many_tenants_pending_take_turns(bench: Bench) -> None:
     """More tenants than fit into a cycle: after enough cycles each has had exactly one before anybody has two."""
     tenants = 300
@@ -125,6 +135,18 @@ async def test_the_waiting_list_stays_short_and_only_those_with_tokens_enter(ben
     assert Counter(t for t, _ in await bench.waiting()) == {1: 3, 2: 7}, "twice the slots, and no more of 1 than it has"
     pace = await relay.serve(bench.name)
     assert (pace.relayed, pace.hungry) == (0, True)
+
+
+async def test_a_tenant_enters_no_faster_than_its_tokens_come(bench: Bench) -> None:
+    """By the real limits: 10 a second after a burst of 10, looked at one second ahead."""
+    await bench.put(1, 400)
+    await bench.put(2, 3)
+    relay = bench.relay(allowances=bench.queues.limits)
+    for _ in range(3):
+        await relay.serve(bench.name)
+    admitted = Counter(t for t, _ in await bench.waiting())
+    assert admitted[2] == 3
+    assert admitted[1] == 20, "what waits already counts against what may come"
 
 
 async def test_work_for_later_waits_in_the_outbox(bench: Bench) -> None:

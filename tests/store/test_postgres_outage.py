@@ -102,6 +102,18 @@ async def test_a_commit_without_an_answer_says_so(
             assert await tx.fetchval(FIND, tenant, row) is None
 
 
+async def test_a_statement_of_a_session_stands_alone_and_says_so(line: tuple[Proxy, Database]) -> None:
+    net, database = line
+    async with database.session() as session:
+        net.cut_after = b"select set_config"
+        with pytest.raises(PostgresAway) as away:
+            await session.execute(ADD)
+        assert away.value.maybe_done
+        assert session.is_closed()
+    async with database.session() as session:
+        await session.execute(ADD)
+
+
 async def test_a_frozen_engine_holds_nobody_for_ever(engines: Engines) -> None:
     async with proxy(engines.postgres_url) as (net, url):
         database = Database(derive(url), acquire_timeout_ms=300, policy=Retry(tries=2, delay_ms=1))
@@ -115,7 +127,7 @@ async def test_a_frozen_engine_holds_nobody_for_ever(engines: Engines) -> None:
 
 async def test_kill_dash_nine_and_a_new_start(own_postgres, short_tmp: Path) -> None:
     home = short_tmp / "killed"
-    engine = await own_postgres(at=home)
+    engine = await own_postgres(at=home, durable=False)
     await migrate(engine.url)
     async with proxy(engine.url) as (net, url):
         database = Database(derive(url), policy=HASTY, acquire_timeout_ms=20_000)
@@ -129,6 +141,6 @@ async def test_kill_dash_nine_and_a_new_start(own_postgres, short_tmp: Path) -> 
                     await tx.execute(ADD)
         with pytest.raises(PostgresAway):
             await database.health()
-        net.aim((await own_postgres(at=home)).url)
+        net.aim((await own_postgres(at=home, durable=False)).url)
         await database.health()
         await database.stop()

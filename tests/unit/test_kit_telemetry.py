@@ -42,6 +42,14 @@ def test_a_line_is_json_and_starts_with_what_one_looks_for(lines: io.StringIO) -
     assert lines.getvalue().count("\n") == 1
 
 
+def test_no_field_can_make_a_line_fail(lines: io.StringIO) -> None:
+    round_and_round: list[object] = []
+    round_and_round.append(round_and_round)
+    for odd in ("\ud800", {(1, 2): 3}, round_and_round, 2**70, float("nan"), b"\xff", object(), ValueError("x")):
+        logs.get("room").info("odd", field=odd)
+    assert len(read(lines)) == 8
+
+
 def test_the_level_holds_and_can_be_changed_for_loggers_made_before(lines: io.StringIO) -> None:
     early = logs.get("early")
     early.debug("unheard")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 from handbill.kit.errors import Invalid
 from handbill.settings import Settings, load, replace
 from handbill.settings.aliases import ALIASES
+from handbill.settings.environment import default_home
 from handbill.settings.fields import all_fields, describe
 from handbill.settings.pages import markdown, mask_url, rows
 from handbill.settings.reader import read
@@ -120,6 +123,17 @@ def test_a_wrong_secret_is_not_repeated() -> None:
     field = next(field for field in all_fields() if field.mask)
     assert field.mask is not None
     assert mask_url("http://u:hunter2@host:notaport/") == "***"
+
+
+def test_root_in_a_private_place_gets_a_home_that_postgresql_can_reach(tmp_path: Path) -> None:
+    closed = tmp_path / "closed" / "clone"
+    closed.mkdir(parents=True)
+    closed.parent.chmod(0o700)
+    assert default_home(0, closed) == "/var/lib/handbill"
+    assert default_home(1000, closed) == ".handbill"
+    assert default_home(0, Path("/")) == ".handbill"
+    assert read({}, home="/somewhere").settings.home == "/somewhere"
+    assert read({"HANDBILL_HOME": "/mine"}, home="/somewhere").settings.home == "/mine"
 
 
 def test_replace_changes_only_what_is_named() -> None:

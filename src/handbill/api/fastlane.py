@@ -6,6 +6,8 @@ the FastReply; errors of our tree become the same problem+json as everywhere.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 
@@ -23,6 +25,9 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+DRAINED_BYTES = 1_048_576
+DRAINED_S = 10.0
 
 log = logs.get("api")
 
@@ -121,6 +126,7 @@ class FastLane:
 async def _body(receive: Receive, headers: dict[bytes, bytes], limit: int) -> bytes:
     length = headers.get(b"content-length", b"0")
     if length.isdigit() and int(length) > limit:
+        await drain(receive)
         raise too_large(limit)
     message = await receive()
     if message["type"] == "http.disconnect":
@@ -138,8 +144,22 @@ async def _body(receive: Receive, headers: dict[bytes, bytes], limit: int) -> by
         chunks.append(message.get("body", b""))
         size += len(chunks[-1])
         if size > limit:
+            if message.get("more_body", False):
+                await drain(receive)
             raise too_large(limit)
     return b"".join(chunks)
+
+
+async def drain(receive: Receive) -> None:
+    """Reads on a little after a refusal: a client that is still sending would be cut off before it hears why."""
+    read = 0
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(DRAINED_S):
+            while read <= DRAINED_BYTES:
+                message = await receive()
+                read += len(message.get("body", b""))
+                if message["type"] != "http.request" or not message.get("more_body", False):
+                    return
 
 
 def too_large(limit: int) -> TooLarge:

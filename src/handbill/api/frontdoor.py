@@ -13,7 +13,7 @@ import structlog
 
 from handbill.api.clients import Clients, request_id
 from handbill.api.cors import Cors
-from handbill.api.fastlane import App, Receive, Scope, Send, too_large
+from handbill.api.fastlane import App, Receive, Scope, Send, drain, too_large
 from handbill.kit.errors import Invalid
 from handbill.kit.telemetry import logs, metrics
 from handbill.tenants.model import REQUEST_ID
@@ -134,12 +134,15 @@ class _Limited:
 
     async def __call__(self) -> MutableMapping[str, Any]:
         if self._too_long:
+            await drain(self._receive)
             raise too_large(self._limit)
         message = await self._receive()
         if message["type"] == "http.request":
             body = message.get("body", b"")
             self._size += len(body)
             if self._size > self._limit:
+                if message.get("more_body", False):
+                    await drain(self._receive)
                 raise too_large(self._limit)
             if self._chunks is not None and body:
                 self._chunks.append(body)

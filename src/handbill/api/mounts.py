@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from types import ModuleType
 
+from handbill.banners import routes as banners
+from handbill.events import routes as events
 from handbill.jobs import routes as jobs
 from handbill.tenants import routes as tenants
 
 MOUNTS: dict[str, ModuleType] = {
     "tenants": tenants,
     "jobs": jobs,
+    "banners": banners,
+    "events": events,
 }
 
-FASTLANES: tuple[str, ...] = ()
+FASTLANES: tuple[str, ...] = ("banners",)
 """Services of the house with hot routes: each has `fast_routes() -> list[FastRoute]`."""

@@ -66,7 +66,8 @@ def config() -> OpenAPIConfig:
 
 def document(app: Litestar) -> dict[str, Any]:
     """The same document without a server, for tests and for the reference page."""
-    return finished(app.openapi_schema.to_schema(), app)
+    plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(finished(app.openapi_schema.to_schema(), app)))
+    return plain
 
 
 def finished(document: dict[str, Any], app: Litestar) -> dict[str, Any]:
@@ -137,12 +138,12 @@ def _finish(operation: dict[str, Any], opt: dict[str, Any]) -> None:
     for status, reply in replies.items():
         if status == "204":
             reply.pop("content", None)
-        content = reply.get("content", {}).get("application/json")
-        if content is not None and status.startswith("2") and "example" in opt:
-            content["example"] = opt["example"]
-    body = operation.get("requestBody", {}).get("content", {}).get("application/json")
-    if body is not None and "body_example" in opt:
-        body["example"] = opt["body_example"]
+        for content in reply.get("content", {}).values():
+            if status.startswith("2") and "example" in opt:
+                content["example"] = opt["example"]
+    for body in operation.get("requestBody", {}).get("content", {}).values():
+        if "body_example" in opt:
+            body["example"] = opt["body_example"]
     replies["default"] = _problem_reply()
     if opt.get("write_key"):
         operation["security"] = [{"writeKey": []}]

@@ -15,14 +15,14 @@ UNVERIFIED = "unverified"
 ACCIDENTAL = "accidental"
 
 DOCS = {
-    BOT: "The user agent is a crawler's, a script's or missing; counted apart.",
+    BOT: "The user agent is a crawler's or a headless browser's; counted apart.",
     UNVERIFIED: "No token proved who the user is; counted as sent.",
     ACCIDENTAL: "Closed faster than anybody reads; stored, not counted.",
 }
 
 _DESKS = ("Windows", "Mac OS X", "Linux", "Ubuntu", "Chrome OS")
-_WORDS = ("bot", "crawl", "spider", "slurp", "headless", "curl/", "wget/", "python-requests", "python-urllib", "scrapy",
-          "httpclient", "libwww", "monitor", "preview", "lighthouse")  # fmt: skip
+_WORDS = ("bot", "crawl", "spider", "slurp", "headless", "scrapy", "lighthouse", "pingdom", "preview")
+"""Plain HTTP libraries are not among them: a shop's own server may report for its users."""
 
 
 @lru_cache(maxsize=20_000)

@@ -18,7 +18,7 @@ AHEAD = 2
 
 
 class Cleaned(msgspec.Struct, frozen=True):
-    """What one run did. `kept` months were old enough, but a day in them is not rolled up yet."""
+    """What one run did. `kept` months were old enough, but a day in them or before is not rolled up yet."""
 
     made: int
     dropped: list[str]
@@ -37,17 +37,11 @@ class Retention:
         dropped: list[str] = []
         kept: list[str] = []
         limit = await self._limit(now)
-        for parent in PARENTS:
-            async with self._database.worker() as tx:
-                months = [(row["part"], row["month"]) for row in await tx.fetch(S.months_of, parent)]
-            for part, month in months:
-                end = _next(month)
-                if end > limit:
-                    continue
-                (dropped if await self._drop(parent, month, end) else kept).append(part)
-        if dropped:
-            async with self._database.worker() as tx:
-                await tx.execute(S.mark_raw_gone, limit.replace(day=1))
+        async with self._database.worker() as tx:
+            months = [row["month"] for row in await tx.fetch(S.months_of, list(PARENTS))]
+        for month in months:
+            if _next(month) <= limit:
+                (dropped if await self._drop(month) else kept).append(f"{month:%Y-%m}")
         metrics.PARTITIONS_DROPPED.inc(len(dropped))
         _log.info("retention-cleanup", made=made, dropped=dropped, kept=kept, limit=limit.isoformat())
         return Cleaned(made, dropped, kept)
@@ -69,12 +63,17 @@ class Retention:
             month = _next(month)
         return made
 
-    async def _drop(self, parent: str, month: date, end: date) -> bool:
+    async def _drop(self, month: date) -> bool:
+        """A month of all tables and its days' mark in one transaction: a recount never finds half of a day's rows."""
+        end = _next(month)
         async with self._database.worker() as tx:
             if await tx.fetchval(S.unrolled_before, end):
                 _log.warning("retention-waits", month=month.isoformat(), detail="a day in it is not rolled up yet")
                 return False
-            return bool(await tx.fetchval(S.drop_month, parent, month))
+            await tx.execute(S.mark_raw_gone, end)
+            for parent in PARENTS:
+                await tx.fetchval(S.drop_month, parent, month)
+        return True
 
 
 def _next(month: date) -> date:

@@ -73,25 +73,25 @@ class Rollup:
         return rolled
 
     async def tenant_day(self, tenant: int, day: date) -> Rolled:
-        started = self._clock.now()
         start, end = _bounds(day)
         async with self._database.worker() as tx:
             await tx.execute(S.lock_day, tenant, day)
+            wrong = await self._differences(tx, tenant, start, end)
+            # Asked second: having read the partitions we hold them, and one that went before us left its mark.
             if await self._raw_gone(tx, tenant, day):
                 return Rolled(tenant, day, 0, 0, RAW_GONE)
-            wrong = await self._differences(tx, tenant, start, end)
             for at in range(0, len(wrong), BATCH):
                 await _correct(tx, tenant, wrong[at : at + BATCH])
             await tx.execute(S.forget_empty_stats, tenant, start, end)
-            await suspicion.judge(tx, tenant, start, end)
+            await suspicion.judge(tx, tenant, start, end + suspicion.REACH)
             combinations = int(await tx.fetchval(S.combinations, tenant, start, end))
-            await tx.execute(S.day_rolled, tenant, day, combinations, started)
+            await tx.execute(S.day_rolled, tenant, day, combinations)
         if wrong:
             metrics.STATS_CORRECTED.inc(len(wrong))
             _log.warning("stats-corrected", tenant=tenant, day=day.isoformat(), rows=len(wrong))
         return Rolled(tenant, day, combinations, len(wrong))
 
-    async def dirty(self, *, rest: timedelta = timedelta(seconds=30), most: int = 100) -> list[Rolled]:
+    async def dirty(self, *, rest: timedelta = timedelta(minutes=2), most: int = 100) -> list[Rolled]:
         """Roll up again the past days that late events touched, once they have been quiet for a moment."""
         async with self._database.worker() as tx:
             days = [(row["tenant_id"], row["day"]) for row in await tx.fetch(S.dirty_days, rest, most)]

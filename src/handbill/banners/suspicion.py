@@ -6,7 +6,7 @@ the order of arrival nor a repetition can change them. The rows stay as they are
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import msgspec
 
@@ -14,6 +14,9 @@ from handbill.infra import sqlfiles
 from handbill.infra.postgres import Tx
 
 S = sqlfiles.load("handbill.banners")
+
+REACH = timedelta(days=1)
+"""How far a row's word reaches: a late impression of the evening clears a click of the next morning."""
 
 DOCS = {
     "no_impression": "A click without an impression of that banner by the same session or user in the day before.",

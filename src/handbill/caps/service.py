@@ -17,13 +17,20 @@ from handbill.caps.store import CapsStore, Reading
 from handbill.caps.views import NewView, ViewStore
 from handbill.infra.postgres import Database
 from handbill.infra.redis import Keys, Redis
+from handbill.infra.state import StateTable
 from handbill.kit.clock import Clock
 from handbill.kit.errors import Busy
 from handbill.kit.telemetry import logs, metrics
 
-__all__ = ["Book", "CapEntry", "CapMove", "CapsService", "NewView", "UserCaps", "moves_of"]
+__all__ = ["STATE", "Book", "CapEntry", "CapMove", "CapsService", "NewView", "UserCaps", "moves_of"]
 
 _log = logs.get("caps")
+
+STATE = (
+    StateTable("caps.user_views", ("tenant_id", "event_key"), frozenset({"received_at", "lane"})),
+    StateTable("caps.cap_totals", ("tenant_id", "user_id", "banner_id")),
+    StateTable("caps.users", ("tenant_id", "user_id", "device_id"), frozenset({"created_at"})),
+)
 
 
 class CapEntry(msgspec.Struct, frozen=True):

@@ -52,12 +52,13 @@ class Batch:
     survivors: list[Row] = field(default_factory=list)
     refused: list[Row] = field(default_factory=list)
 
-    def bitmap(self) -> bytes:
-        """One bit per event of the range, in order: did it survive?"""
-        bits = bytearray((len(self.bodies) + 7) // 8)
-        for row in self.survivors:
-            bits[row.place >> 3] |= 1 << (row.place & 7)
-        return bytes(bits)
+
+def bitmap(survivors: Sequence[Row], events: int) -> bytes:
+    """One bit per event of the range, in order: did it survive?"""
+    bits = bytearray((events + 7) // 8)
+    for row in survivors:
+        bits[row.place >> 3] |= 1 << (row.place & 7)
+    return bytes(bits)
 
 
 class Sink(Protocol):

@@ -18,8 +18,8 @@ from handbill.events.policy import ConsumerPolicy
 from handbill.events.store import EventStore
 from handbill.infra.journal.lanes import Lanes
 from handbill.infra.journal.port import Journal
-from handbill.infra.postgres import Database
-from handbill.kit.errors import Busy
+from handbill.infra.postgres import Database, PostgresError
+from handbill.kit.errors import Broken, Busy
 from handbill.kit.ids import Ids
 from handbill.kit.pulse import Pulse
 from handbill.kit.telemetry import logs
@@ -100,6 +100,9 @@ class Consumer:
             except Busy as error:
                 self._pulse.failed(error)
                 _log.warning("consumer-waits", reason=error.code)
+            except (Broken, PostgresError) as error:  # the lanes go on while their leases last; somebody must look
+                self._pulse.failed(error)
+                _log.error("consumer-broken", error=f"{type(error).__name__}: {error}")
             try:
                 await asyncio.wait_for(self._stopping.wait(), every * (0.8 + 0.4 * random.random()))
             except TimeoutError:
@@ -107,8 +110,8 @@ class Consumer:
 
     async def _share(self) -> None:
         async with self._database.worker() as tx:
-            alive = await self._store.announce(tx, self._worker, self._lease * 2)
-            ours = await self._store.renew(tx, self._worker, self._lease)
+            alive = await self._store.announce(tx, self._worker, self._lease)
+            ours = await self._store.renew(tx, self._worker, list(self._runs), self._lease)
         for lane, (run, task) in list(self._runs.items()):
             if task.done() or ours.get(lane) != run.owned.epoch:
                 await self._let_go(lane)
@@ -142,6 +145,7 @@ class Consumer:
         if isinstance(error, LaneLost):
             _log.info("lane-lost", lane=lane, epoch=run.owned.epoch)
         elif isinstance(error, BaseException):
+            self._pulse.failed(error)
             _log.error("lane-failed", lane=lane, error=f"{type(error).__name__}: {error}")
         try:
             async with self._database.worker() as tx:

@@ -84,15 +84,14 @@ class Edge:
             commands = []
         done = await asyncio.gather(*appends, return_exceptions=True)
         for outcome in done:
-            if isinstance(
-                outcome, BaseException
-            ):  # some lanes may have them: the caller repeats all, with the same ids
-                raise outcome
+            if isinstance(outcome, BaseException):
+                raise outcome  # some lanes may have theirs: the caller repeats all, with the same ids
 
     def _lane(self, event: Event, count: int) -> str:
         if spills(self._spill, self._policy.spill, event.tenant, count, self._clock.monotonic()):
             if self._overflow_full:
                 raise self._shed()
+            metrics.JOURNAL_SPILLED.inc()
             return self._lanes.overflow_for(event.tenant)
         if self._full:
             raise self._shed()

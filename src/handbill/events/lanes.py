@@ -6,6 +6,7 @@ import asyncio
 import random
 import time
 from collections.abc import Sequence
+from datetime import timedelta
 
 from handbill.events.batch import Batch, Sink
 from handbill.events.model import Row
@@ -13,7 +14,7 @@ from handbill.events.pipeline.commit import Commit
 from handbill.events.pipeline.steps import STEPS, read
 from handbill.events.policy import ConsumerPolicy
 from handbill.events.store import EventStore, LaneState
-from handbill.infra.journal.lanes import later
+from handbill.infra.journal.lanes import later, position
 from handbill.infra.journal.port import Entry, Journal
 from handbill.infra.postgres import Database, PostgresError
 from handbill.kit.errors import Broken, Busy
@@ -97,9 +98,10 @@ class LaneRun:
         if not entries:
             await self._news()
             entries = await self._journal.read(self.owned.lane, self.cursor, events=limit)
-        if entries and sum(len(entry.bodies) for entry in entries) < limit and not self._stopping.is_set():
+        missing = limit - sum(len(entry.bodies) for entry in entries)
+        if entries and missing > 0 and not self._stopping.is_set():
             await self._pause(self._policy.batch_wait_ms / 1000)
-            entries = await self._journal.read(self.owned.lane, self.cursor, events=limit)
+            entries += await self._journal.read(self.owned.lane, entries[-1].id, events=missing)
         return entries
 
     async def _news(self) -> None:
@@ -136,20 +138,25 @@ class LaneRun:
         """Tell Redis what was counted. It may be away: the rows wait, and the projected cursor stays behind."""
         while self._waiting:
             end, survivors, refused = self._waiting[0]
-            for sink in self._sinks:
-                await sink.project(survivors, refused)
+            await self._tell(survivors, refused)
             self._waiting.pop(0)
             self.projected = end
+
+    async def _tell(self, survivors: Sequence[Row], refused: Sequence[Row]) -> None:
+        for sink in self._sinks:
+            try:
+                await sink.project(survivors, refused)
+            except Broken as error:  # a spoilt value must not hold up the lane: PostgreSQL has the truth
+                self._pulse.failed(error)
+                _log.error("projection-failed", lane=self.owned.lane, error=f"{type(error).__name__}: {error}")
 
     async def _project_again(self) -> None:
         """The last owner may have died between its commit and its projection: repeat that part from the manifests."""
         if self.projected == self.cursor:
             return
         async with self._database.worker() as tx:
-            manifests = await self._store.manifests(tx, self.owned.lane)
+            manifests = await self._store.manifests(tx, self.owned.lane, self.projected)
         for manifest in manifests:
-            if not later(manifest.end, self.projected):
-                continue
             entries = await self._journal.read(self.owned.lane, manifest.start, events=manifest.events)
             bodies = [body for entry in entries if not later(entry.id, manifest.end) for body in entry.bodies]
             batch = read(Batch(self.owned, manifest.start, manifest.end, bodies, self.projected))
@@ -158,8 +165,7 @@ class LaneRun:
             for row in batch.rows:
                 survived = manifest.survivors[row.place >> 3] >> (row.place & 7) & 1
                 (survivors if survived else refused).append(row)
-            for sink in self._sinks:
-                await sink.project(survivors, refused)
+            await self._tell(survivors, refused)
         async with self._database.worker() as tx:
             await self._store.move_projected(tx, self.owned, self.cursor)
         self.projected = self.cursor
@@ -180,9 +186,12 @@ class LaneRun:
                 cursor=self.cursor,
                 detail="entries are gone that were not committed",
             )
+        age = self._policy.trim_after_s
         async with self._database.worker() as tx:
             unfinished = await self._store.oldest_unfinished(tx, self.owned.lane)
-        await self._journal.trim(self.owned.lane, unfinished or self.projected, older_s=self._policy.trim_after_s)
+            await self._store.forget_batches(tx, self.owned.lane, self.projected, timedelta(seconds=age))
+        needed = min(unfinished or self.projected, self.projected, key=position)
+        await self._journal.trim(self.owned.lane, needed, older_s=age)
 
     async def _pause(self, seconds: float) -> None:
         try:
@@ -193,5 +202,7 @@ class LaneRun:
 
 def _count(batch: Batch) -> None:
     metrics.EVENTS_COUNTED.inc(len(batch.survivors))
+    for item in batch.parked:
+        metrics.EVENTS_PARKED.labels(item.reason).inc()
     for (_, _, kind, reason), number in batch.drops.items():
         metrics.EVENTS_DROPPED.labels(kind, reason).inc(number)

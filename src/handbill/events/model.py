@@ -7,9 +7,10 @@ removed or reordered, since entries of an older release may still wait in the jo
 from __future__ import annotations
 
 from hashlib import blake2b
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import msgspec
+from msgspec import Meta
 
 from handbill.events.reasons import Reason
 
@@ -19,6 +20,13 @@ __all__ = [
 ]  # fmt: skip
 
 HORIZON_DAYS = 35
+KINDS = ("impression", "click", "view")
+
+# What no table could hold is refused with the bytes: further on it would fail where nobody expects it.
+Tenant = Annotated[int, Meta(ge=1, lt=2**31)]
+Number = Annotated[int, Meta(ge=1, lt=2**30)]
+Moment = Annotated[int, Meta(ge=0, lt=253_402_300_800_000)]
+"""Milliseconds from 1970 until the end of the year 9999."""
 IMPORTED = "imported"
 """The mark of events that came by a file of history, not as they happened."""
 
@@ -26,13 +34,13 @@ IMPORTED = "imported"
 class _Head(msgspec.Struct, frozen=True, array_like=True):
     """What every banner event has. `at` and `received` are milliseconds by the shared clock."""
 
-    tenant: int
+    tenant: Tenant
     id: str
-    at: int
-    received: int
-    banner: int
-    placement: int | None = None
-    campaign: int | None = None
+    at: Moment
+    received: Moment
+    banner: Number
+    placement: Number | None = None
+    campaign: Number | None = None
     user: str | None = None
     session: str | None = None
     device: str | None = None
@@ -65,10 +73,10 @@ class Dropped(msgspec.Struct, frozen=True, array_like=True, tag="d"):
     """Something the edge refused for a reason the tenant should see in its drop counts; it is counted, never stored."""
 
     kind: ClassVar[str] = "drop"
-    tenant: int
+    tenant: Tenant
     id: str
-    at: int
-    received: int
+    at: Moment
+    received: Moment
     of: str
     reason: str
 
@@ -96,7 +104,12 @@ def encode(event: Event) -> bytes:
 
 def decode(body: bytes) -> Event:
     """Raises msgspec.DecodeError for bytes that are no event."""
-    event: Event = _decoder.decode(body)
+    try:
+        event: Event = _decoder.decode(body)
+    except UnicodeDecodeError:
+        raise msgspec.DecodeError("a text in it is not UTF-8") from None
+    if isinstance(event, Dropped) and (event.of not in KINDS or event.reason not in Reason.__members__):
+        raise msgspec.DecodeError("a drop of no known kind or reason")
     return event
 
 

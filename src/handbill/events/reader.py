@@ -45,10 +45,14 @@ class EventReader:
         rows = await tx.fetch(S.list_parked, tenant_id, reason, replayed, after, limit)
         return [ParkedRow(**dict(row)) for row in rows]
 
+    async def last_parked(self, tx: Tx) -> UUID | None:
+        last: UUID | None = await tx.fetchval(S.last_parked)
+        return last
+
     async def bodies(
-        self, tx: Tx, tenant_id: int | None, reason: str | None, after: UUID, limit: int
+        self, tx: Tx, tenant_id: int | None, reason: str | None, after: UUID, last: UUID, limit: int
     ) -> list[tuple[UUID, bytes]]:
-        rows = await tx.fetch(S.parked_bodies, tenant_id, reason, after, limit)
+        rows = await tx.fetch(S.parked_bodies, tenant_id, reason, after, last, limit)
         return [(row["id"], bytes(row["body"])) for row in rows]
 
     async def mark_replayed(self, tx: Tx, ids: Sequence[UUID]) -> None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 import msgspec
 
 from handbill.events.edge import Edge
-from handbill.events.model import Event, decode, key
+from handbill.events.model import HORIZON_DAYS, KINDS, Event, decode, key
 from handbill.events.reader import Drop, EventReader, ParkedRow
+from handbill.events.store import EventStore
 from handbill.infra.postgres import Database
 from handbill.infra.state import StateTable
 from handbill.kit.telemetry import logs
@@ -19,11 +20,10 @@ from handbill.kit.telemetry import logs
 __all__ = ["STATE", "Drop", "EventsService", "Explanation", "ParkedRow", "Replayed"]
 
 _log = logs.get("events")
-_KINDS = ("impression", "click", "view")
 
 STATE = (
     StateTable("events.event_keys", ("tenant_id", "key"), frozenset({"stored_time"})),
-    StateTable("events.drops", ("tenant_id", "day", "kind", "reason"), frozenset({"lane"})),
+    StateTable("events.drops", ("tenant_id", "day", "kind", "reason"), frozenset({"lane"}), frozenset({"events"})),
 )
 
 Finder = Callable[[int, str, bytes, datetime], Awaitable[dict[str, Any] | None]]
@@ -56,6 +56,7 @@ class EventsService:
         self._database = database
         self._edge = edge
         self._reader = EventReader()
+        self._store = EventStore()
         self._find_row = find_row
 
     async def accept(self, events: Sequence[Event], extra: Sequence[Sequence[Any]] = ()) -> None:
@@ -77,9 +78,11 @@ class EventsService:
         """Send parked events through the whole pipeline again; those still bad are parked again, as new rows."""
         matched = sent = unreadable = 0
         after = UUID(int=0)
+        async with self._database.worker() as tx:
+            last = await self._reader.last_parked(tx) or after  # what is parked again meanwhile waits for the next time
         while True:
             async with self._database.worker() as tx:
-                rows = await self._reader.bodies(tx, tenant_id, reason, after, 500)
+                rows = await self._reader.bodies(tx, tenant_id, reason, after, last, 500)
             if not rows:
                 return Replayed(matched, sent, unreadable, dry_run)
             matched += len(rows)
@@ -97,6 +100,17 @@ class EventsService:
                 sent += len(ready)
                 _log.info("parked-replayed", events=len(ready))
 
+    async def forget_keys(self, now: datetime, *, most: int = 20_000) -> int:
+        """Forget keys older than the horizon, a little at a time: a copy of such an event is refused as TOO_OLD."""
+        before = now - timedelta(days=HORIZON_DAYS + 1)
+        forgotten = 0
+        while True:
+            async with self._database.worker() as tx:
+                some = await self._store.forget_keys(tx, before, most)
+            forgotten += some
+            if some < most:
+                return forgotten
+
     async def drops(self, tenant_id: int, start: date, end: date) -> list[Drop]:
         """Why events were not counted, by day; half-open."""
         async with self._database.tenant(tenant_id) as tx:
@@ -106,7 +120,7 @@ class EventsService:
         """Where did my event go? One call, whatever its kind."""
         async with self._database.tenant(tenant_id) as tx:
             parked = await self._reader.parked_events(tx, tenant_id, event_id)
-            for kind in _KINDS:
+            for kind in KINDS:
                 stored = await self._reader.find_key(tx, tenant_id, key(kind, event_id))
                 if stored is not None:
                     break

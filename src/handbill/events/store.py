@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from uuid import UUID
 
 import msgspec
 
-from handbill.events.batch import Batch, DropKey, Owned, Parked
+from handbill.events.batch import Batch, DropKey, Owned, Parked, bitmap
 from handbill.events.model import Row
 from handbill.infra import sqlfiles
 from handbill.infra.postgres import Tx
@@ -53,9 +53,10 @@ class EventStore:
         owned = Owned(row["lane"], row["number"], row["epoch"])
         return LaneState(owned, row["cursor"], row["projected"])
 
-    async def renew(self, tx: Tx, name: str, lease: timedelta) -> dict[str, int]:
-        """Lanes still ours, with the epoch they are ours under."""
-        return {row["lane"]: row["epoch"] for row in await tx.fetch(S.renew_lanes, name, lease)}
+    async def renew(self, tx: Tx, name: str, lanes: Sequence[str], lease: timedelta) -> dict[str, int]:
+        """Keep these lanes; the answer is every lane that is ours, with the epoch it is ours under."""
+        await tx.execute(S.renew_lanes, name, list(lanes), lease)
+        return {row["lane"]: row["epoch"] for row in await tx.fetch(S.owned_lanes, name)}
 
     async def release(self, tx: Tx, owned: Owned, projected: str) -> None:
         await tx.execute(S.release_lane, owned.lane, owned.epoch, projected)
@@ -85,21 +86,26 @@ class EventStore:
         )
         return {(tenant, bytes(key)) for tenant, key in fresh}
 
-    async def insert_batch(self, tx: Tx, batch: Batch, batch_id: UUID) -> None:
-        await tx.execute(
-            S.insert_batch, batch_id, batch.owned.lane, batch.start, batch.end, batch.bitmap(), len(batch.bodies)
-        )
+    async def insert_batch(self, tx: Tx, batch: Batch, survivors: Sequence[Row], batch_id: UUID) -> None:
+        events = len(batch.bodies)
+        bits = bitmap(survivors, events)
+        await tx.execute(S.insert_batch, batch_id, batch.owned.lane, batch.start, batch.end, bits, events)
 
-    async def manifests(self, tx: Tx, lane: str) -> list[Manifest]:
-        rows = await tx.fetch(S.batches_between, lane)
+    async def manifests(self, tx: Tx, lane: str, after: str) -> list[Manifest]:
+        """The committed batches behind a cursor, in their order."""
+        rows = await tx.fetch(S.batches_behind, lane, after)
         return [Manifest(row["from_cursor"], row["to_cursor"], row["survivors"], row["events"]) for row in rows]
 
     async def oldest_unfinished(self, tx: Tx, lane: str) -> str | None:
         cursor: str | None = await tx.fetchval(S.oldest_unfinished_batch, lane)
         return cursor
 
-    async def forget_batches(self, tx: Tx, lane: str, older: timedelta) -> None:
-        await tx.execute(S.forget_batches, lane, older)
+    async def forget_batches(self, tx: Tx, lane: str, projected: str, older: timedelta) -> None:
+        """Forget the manifests nobody will ask for: shipped, projected and old."""
+        await tx.execute(S.forget_batches, lane, projected, older)
+
+    async def forget_keys(self, tx: Tx, before: datetime, most: int) -> int:
+        return await tx.execute(S.forget_keys, before, most)
 
     async def add_drops(self, tx: Tx, drops: Counter[DropKey], lane: int) -> None:
         if not drops:
@@ -123,9 +129,14 @@ class EventStore:
             [ids.new() for _ in parked],
             [item.tenant for item in parked],
             [item.kind for item in parked],
-            [item.event_id for item in parked],
+            [_storable(item.event_id) for item in parked],
             [lane] * len(parked),
             [str(item.reason) for item in parked],
             [item.detail for item in parked],
             [item.body for item in parked],
         )
+
+
+def _storable(text: str | None) -> str | None:
+    """An id may be the very thing that no text column takes; its bytes are kept beside it."""
+    return text.replace("\0", "\N{REPLACEMENT CHARACTER}") if text else text

@@ -8,24 +8,32 @@ repeatable (`if not exists`), and a file is remembered only after its last one.
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import re
-from importlib import resources
 
 import asyncpg
-import msgspec
 
 from handbill.infra.clickhouse import ClickHouse
+from handbill.infra.migration_files import Migration, Status, compare, refuse_newer, shipped, split
 from handbill.infra.postgres.errors import PostgresAway, PostgresBusy, translated
 from handbill.infra.postgres.tx import DRIVER_ERRORS
 from handbill.infra.postgres.urls import APP_ROLE, WORKER_ROLE, as_role, masked, role_password
 from handbill.kit.errors import Broken
 from handbill.kit.telemetry import logs
 
+__all__ = [
+    "Migration",
+    "Status",
+    "compare",
+    "migrate",
+    "migrate_clickhouse",
+    "refuse_newer",
+    "shipped",
+    "split",
+    "status",
+]
+
 _log = logs.get("migrations")
 
 LOCK_KEY = 0x68616E6462696C6C  # "handbill" in ASCII: one runner at a time per database
-_NAME = re.compile(r"^(\d{4})_([a-z0-9_]+)\.sql$")
 _LEDGER = """
 create table if not exists public.handbill_migrations (
     number int primary key, name text not null, checksum text not null, applied_at timestamptz not null default now())
@@ -35,41 +43,6 @@ create table if not exists handbill_migrations
     (number UInt32, name String, checksum String, applied_at DateTime64(3) default now64(3))
     engine = MergeTree order by number
 """
-
-
-class Migration(msgspec.Struct, frozen=True):
-    number: int
-    name: str
-    text: str
-
-    @property
-    def label(self) -> str:
-        return f"{self.number:04d}_{self.name}"
-
-    @property
-    def checksum(self) -> str:
-        return hashlib.sha256(self.text.encode()).hexdigest()
-
-
-class Status(msgspec.Struct, frozen=True):
-    """What is applied, what waits, and what the database knows that this code does not."""
-
-    applied: tuple[str, ...]
-    pending: tuple[str, ...]
-    unknown: tuple[str, ...] = ()
-
-
-def shipped(store: str = "postgres") -> list[Migration]:
-    """The files in the package, in order. A gap or a number used twice is a mistake of ours: say it at once."""
-    found = []
-    folder = resources.files("handbill") / "migrations" / store
-    for entry in folder.iterdir() if folder.is_dir() else ():
-        if match := _NAME.match(entry.name):
-            found.append(Migration(int(match[1]), match[2], entry.read_text(encoding="utf-8")))
-    found.sort(key=lambda migration: migration.number)
-    if [migration.number for migration in found] != list(range(1, len(found) + 1)):
-        raise Broken(f"The {store} migrations are not numbered 1..n: {[migration.label for migration in found]}")
-    return found
 
 
 async def migrate(owner_url: str, *, files: list[Migration] | None = None, lock_timeout_ms: int = 5_000) -> list[str]:
@@ -93,33 +66,6 @@ async def status(owner_url: str) -> Status:
         raise translated(error, "migration status") from error
     finally:
         await connection.close(timeout=5)
-
-
-def compare(applied: dict[int, tuple[str, str]], files: list[Migration]) -> Status:
-    """What stands and what is missing. An applied file whose text has changed since is refused."""
-    for migration in files:
-        known = applied.get(migration.number)
-        if known is not None and known != (migration.name, migration.checksum):
-            raise Broken(
-                f"Migration {migration.label} was applied as {known[0]} with another text. Nothing was changed. "
-                "Applied files must never be edited: restore the file, and put the change into a new one.",
-                code="MIGRATION_CHANGED",
-            )
-    numbers = {migration.number for migration in files}
-    return Status(
-        applied=tuple(f"{number:04d}_{applied[number][0]}" for number in sorted(applied)),
-        pending=tuple(migration.label for migration in files if migration.number not in applied),
-        unknown=tuple(f"{number:04d}_{applied[number][0]}" for number in sorted(applied) if number not in numbers),
-    )
-
-
-def refuse_newer(state: Status, store: str) -> None:
-    if state.unknown:
-        raise Broken(
-            f"The {store} schema is newer than this code: it has {', '.join(state.unknown)}. Nothing was changed. "
-            "Run the newer release of Handbill, or restore the backup taken before the upgrade.",
-            code="SCHEMA_NEWER",
-        )
 
 
 async def _connect(owner_url: str) -> asyncpg.Connection:
@@ -229,9 +175,3 @@ async def migrate_clickhouse(store: ClickHouse, *, files: list[Migration] | None
             )
             done.append(migration.label)
     return done
-
-
-def split(text: str) -> list[str]:
-    """ClickHouse takes one statement at a time; ours end with a semicolon at the end of a line."""
-    lines = [line for line in text.splitlines() if not line.lstrip().startswith("--")]
-    return [part.strip() for part in re.split(r";[ \t]*(?:\n|$)", "\n".join(lines)) if part.strip()]

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 from handbill.infra.redis import Redis
+from handbill.jobs.cron import Schedule, Schedulers
 from handbill.jobs.dead.ledger import Ledger
 from handbill.jobs.dead.sweeper import Sweeper
 from handbill.jobs.gauges import Gauges
@@ -68,6 +69,7 @@ class RelayChore(Loop):
         self._relay = relay
         self._redis = redis
         self._wake = asyncio.Event()
+        self._listening = asyncio.Event()
         self._pause = FIRST_PAUSE_S
         self._listener: asyncio.Task[None] | None = None
 
@@ -82,6 +84,7 @@ class RelayChore(Loop):
             await asyncio.gather(self._listener, return_exceptions=True)
 
     async def turn(self) -> None:
+        await self._listening.wait()  # first listen, then look: nothing can fall in between
         self._wake.clear()
         pace = await self._relay.cycle()
         self.ready.set()
@@ -104,6 +107,7 @@ class RelayChore(Loop):
 
     async def _listen(self) -> None:
         async with self._redis.subscribe(WAKE_CHANNEL) as messages:
+            self._listening.set()
             async for _ in messages:
                 self._wake.set()
 
@@ -195,6 +199,32 @@ class SweepChore(Loop):
         if self._rounds % 100 == 0:
             await self._sweeper.prune()
         self._rounds += 1
+        self.ready.set()
+        await _rest(self._every_s, self._pulse)
+
+
+class CronChore(Loop):
+    """Keeps the schedules in place: Redis may be wiped, and somebody may have removed one by hand."""
+
+    def __init__(
+        self,
+        schedulers: Schedulers,
+        schedules: Sequence[Schedule],
+        *,
+        every_s: float = 60.0,
+        pulse: Pulse | None = None,
+        name: str = "cron",
+    ) -> None:
+        super().__init__(name, pulse)
+        self._schedulers = schedulers
+        self._schedules = tuple(schedules)
+        self._every_s = every_s
+
+    async def turn(self) -> None:
+        changed = await self._schedulers.ensure(self._schedules)
+        if changed:
+            _log.info("schedules-placed", schedules=changed)
+            self._pulse.processed(len(changed))
         self.ready.set()
         await _rest(self._every_s, self._pulse)
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from handbill.jobs.wire import from_wire, to_wire
+from handbill.jobs.wire import from_wire
 
 State = Literal["waiting", "active", "delayed", "prioritized", "completed", "failed", "paused", "waiting-children"]
 STATES: tuple[State, ...] = ("waiting", "prioritized", "delayed", "active", "completed", "failed", "waiting-children")
@@ -218,8 +218,3 @@ def read_job(queue: str, wire_id: str, fields: dict[bytes, bytes]) -> Job:
         deduplication_id=text(b"deid"),
         worker=text(b"pb"),
     )
-
-
-def wire_of(job_id: str) -> str:
-    """The wire form of an id that came from outside: ours with ':' or one copied from Bull Board."""
-    return to_wire(job_id)

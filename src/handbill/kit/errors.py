@@ -1,6 +1,6 @@
-"""The one error tree. Each error says what happened, what was kept, and what to do; one handler renders it as problem+json.
+"""The one error tree. Each error says what happened, what was kept, and what to do; one handler renders it.
 
-`code` is stable and documented in docs/errors.md; the HTTP status belongs to the class, not to the place that raises.
+`code` is stable and documented in codes.py; the HTTP status belongs to the class, not to the place that raises.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The pulse of one chore: its loop says that it goes round, what it finished and what failed; the shell draws conclusions.
+"""The pulse of one chore: its loop says that it goes round, what it finished and what failed; the shell concludes.
 
 Three rules live here, because every loop needs the same ones. A loop that has beaten once must keep beating. An engine
 that is away (Busy) is no error. Only finished work makes earlier errors forgotten: an empty read proves nothing.
@@ -38,5 +38,5 @@ class Pulse:
             self.last_error = f"{type(error).__name__}: {error}"
 
     def silent_seconds(self) -> float:
-        """How long ago the last beat was; 0 for a loop that never beats, which only the event loop's own pulse covers."""
+        """How long ago the last beat was; 0 for a loop that never beats: the event loop's own pulse covers that."""
         return 0.0 if self._beat is None else self._clock.monotonic() - self._beat

@@ -240,7 +240,12 @@ class Settings(msgspec.Struct, frozen=True):
     """All of it. Built by `settings.load`, handed to the wiring, read by nobody else."""
 
     home: Annotated[
-        str, Meta(min_length=1, description="The directory of the embedded engines, their secrets and the run files.")
+        str,
+        Meta(
+            min_length=1,
+            description="The directory of the embedded engines and their secrets. Root in a place that is closed to "
+            "others uses /var/lib/handbill.",
+        ),
     ] = ".handbill"
     log: Log = Log()
     telemetry: Telemetry = Telemetry()

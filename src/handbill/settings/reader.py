@@ -31,8 +31,11 @@ def load(environ: Mapping[str, str]) -> Settings:
     return read(environ).settings
 
 
-def read(environ: Mapping[str, str]) -> Loaded:
-    """Read all settings, or raise Invalid with one fault per variable that is misspelt or has a wrong value."""
+def read(environ: Mapping[str, str], *, home: str | None = None) -> Loaded:
+    """Read all settings, or raise Invalid with one fault per variable that is misspelt or has a wrong value.
+
+    `home` replaces the home's default, which depends on where and as whom the process runs.
+    """
     fields = {field.path: field for field in all_fields()}
     faults = _misspelt(environ, fields)
     values: dict[str, Any] = {}
@@ -46,7 +49,8 @@ def read(environ: Mapping[str, str]) -> Loaded:
     if faults:
         lines = "; ".join(f"{fault.field} {fault.reason}" for fault in faults)
         raise Invalid(f"{lines}. Nothing was started.", code="SETTINGS_INVALID", faults=faults)
-    return Loaded(replace(Settings(), values), sources)
+    start = Settings() if home is None else Settings(home=home)
+    return Loaded(replace(start, values), sources)
 
 
 def replace(settings: Settings, values: Mapping[str, Any]) -> Settings:

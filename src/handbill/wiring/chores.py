@@ -19,6 +19,7 @@ from handbill.jobs.gauges import Gauges
 from handbill.jobs.leader import LeaderChore
 from handbill.kit.ids import new_id
 from handbill.kit.pulse import Pulse
+from handbill.wiring import queues
 from handbill.wiring.house import House
 
 KINDS = ("relay", "consume", "jobs", "cron")
@@ -113,6 +114,9 @@ PLANS: tuple[Plan, ...] = (
     Plan("relay", "ledger", _ledger),
     Plan("consume", "consume", _consume),
     Plan("consume", "caps-keeper", CapsKeeper),
+    Plan("jobs", "jobs:banners", queues.banners_worker),
+    Plan("jobs", "jobs:system", queues.system_worker),
+    Plan("cron", "cron", queues.cron),
     Plan("cron", "leader", _leader),
 )
 

@@ -12,6 +12,11 @@ const connection = {
   maxRetriesPerRequest: null,
 };
 
+// Bull Board asks for "bullmq" by its plain name: it gets the library under test.
+const Module = require("node:module");
+const find = Module._resolveFilename;
+Module._resolveFilename = (name, ...rest) => find.call(Module, name === "bullmq" ? library : name, ...rest);
+
 const queues = new Map();
 const events = new Map();
 const workers = [];
@@ -39,7 +44,7 @@ const verbs = {
   logs: async ({ queue: q, id }) => (await queue(q).getJobLogs(id)).logs,
   counts: async ({ queue: q }) => queue(q).getJobCounts(),
   listed: async ({ queue: q, states }) => (await queue(q).getJobs(states)).map((job) => job.id),
-  workers: async ({ queue: q }) => (await queue(q).getWorkers()).map((one) => one.name),
+  workers: async ({ queue: q }) => (await queue(q).getWorkers()).map((one) => one.rawname),
   pause: async ({ queue: q }) => queue(q).pause(),
   resume: async ({ queue: q }) => queue(q).resume(),
   retry: async ({ queue: q, id }) => (await queue(q).getJob(id)).retry(),

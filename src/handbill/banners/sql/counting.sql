@@ -23,10 +23,16 @@ on conflict on constraint uq_banner_stats do update set
     updated_at = now()
 
 -- name: touch_days
--- An event for a day that is over makes that day dirty: it is rolled up again.
-insert into banners.stat_days (tenant_id, day, dirty_since)
+-- An event for a day that is over makes that day dirty: it is rolled up again. A row that says so already, or is
+-- today's, is only looked at: "on conflict" would lock it, and all lanes of a busy tenant would wait for one another.
+-- A mark is renewed after ten seconds, and a roll-up clears only marks that are much older (see day_rolled).
+insert into banners.stat_days as known (tenant_id, day, dirty_since)
 select t, d, case when d < (now() at time zone 'UTC')::date then now() end
 from unnest($1::int[], $2::date[]) as u (t, d)
-on conflict (tenant_id, day) do update
-set dirty_since = coalesce(banners.stat_days.dirty_since, excluded.dirty_since)
-where excluded.dirty_since is not null and banners.stat_days.dirty_since is null
+where not exists (
+    select from banners.stat_days s
+    where s.tenant_id = t and s.day = d
+      and (d >= (now() at time zone 'UTC')::date or s.dirty_since > now() - interval '10 seconds')
+)
+on conflict (tenant_id, day) do update set dirty_since = excluded.dirty_since
+where excluded.dirty_since is not null and coalesce(known.dirty_since < excluded.dirty_since, true)

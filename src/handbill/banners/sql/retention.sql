@@ -1,9 +1,9 @@
 -- name: months_of
 -- no-tenant: partitions are everybody's
-select c.relname::text as part, to_date(right(c.relname, 6), 'YYYYMM') as month
+select distinct to_date(right(c.relname, 6), 'YYYYMM') as month
 from pg_inherits i join pg_class c on c.oid = i.inhrelid
-where i.inhparent = $1::text::regclass and c.relname ~ '_[0-9]{6}$'
-order by 2
+where i.inhparent = any ($1::text[]::regclass[]) and c.relname ~ '_[0-9]{6}$'
+order by 1
 
 -- name: keep_days
 -- no-tenant: a shared partition goes only when no tenant needs it

@@ -3,15 +3,17 @@
 select tenant_id, raw_gone_at is not null as raw_gone from banners.stat_days where day = $1 order by tenant_id
 
 -- name: dirty_days
+-- Days that have been quiet for a moment; one that never is comes up once an hour all the same.
 -- no-tenant: the sweep looks for dirty days of all tenants, longest waiting first
 select tenant_id, day from banners.stat_days
-where dirty_since is not null and raw_gone_at is null and dirty_since < now() - $1::interval
+where dirty_since is not null and raw_gone_at is null
+  and (dirty_since < now() - $1::interval or coalesce(rolled_at, '-infinity') < now() - interval '1 hour')
 order by dirty_since
 limit $2
 
 -- name: lock_day
--- One recount of a day at a time: two that apply the same difference would count it twice.
-select pg_advisory_xact_lock(hashtextextended('rollup:' || $1::int || ':' || $2::date, 0))
+-- One recount of a tenant at a time: two that apply the same difference would count it twice.
+select pg_advisory_xact_lock(hashtextextended('rollup:' || $1::int, 0))
 from banners.stat_days where tenant_id = $1 and day = $2
 
 -- name: differences
@@ -81,8 +83,11 @@ select count(*) from (
 ) c
 
 -- name: day_rolled
+-- A batch that landed while we counted may have found its day marked already and left it at that. Its transaction began
+-- after the mark and has ended long before two minutes: a younger mark stays, and the day comes up once more.
 update banners.stat_days
-set rolled_at = now(), combinations = $3, dirty_since = case when dirty_since > $4 then dirty_since end
+set rolled_at = now(), combinations = $3,
+    dirty_since = case when dirty_since > now() - interval '2 minutes' then dirty_since end
 where tenant_id = $1 and day = $2
 
 -- name: forget_empty_stats

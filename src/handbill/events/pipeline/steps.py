@@ -7,7 +7,7 @@ from datetime import date
 
 import msgspec
 
-from handbill.events.batch import Batch, Parked
+from handbill.events.batch import Batch, DropKey, Parked
 from handbill.events.model import HORIZON_DAYS, IMPORTED, Dropped, Row, decode, key
 from handbill.events.reasons import Reason
 from handbill.kit.clock import from_ms
@@ -38,7 +38,7 @@ def refuse_old(batch: Batch) -> Batch:
     kept: list[Row] = []
     for row in batch.rows:
         if row.event.at < row.event.received - _HORIZON_MS and IMPORTED not in row.event.marks:
-            _drop(batch, row, Reason.TOO_OLD)
+            batch.drops[drop_key(row, Reason.TOO_OLD)] += 1
             batch.refused.append(row)
         else:
             kept.append(row)
@@ -52,7 +52,8 @@ def drop_copies(batch: Batch) -> Batch:
     for row in batch.rows:
         same = first.setdefault((row.event.tenant, row.key), row)
         if same is not row:
-            _drop(batch, row, Reason.DUPLICATE if _alike(same, row) else Reason.DUPLICATE_DIFFERENT)
+            reason = Reason.DUPLICATE if _alike(same, row) else Reason.DUPLICATE_DIFFERENT
+            batch.drops[drop_key(row, reason)] += 1
             batch.refused.append(row)
     batch.rows = list(first.values())
     return batch
@@ -69,12 +70,8 @@ Step = Callable[[Batch], Batch]
 STEPS: tuple[Step, ...] = (read, refuse_old, drop_copies, order)
 
 
-def count_drop(batch: Batch, row: Row, reason: Reason) -> None:
-    _drop(batch, row, reason)
-
-
-def _drop(batch: Batch, row: Row, reason: Reason) -> None:
-    batch.drops[(row.event.tenant, _day(row.event.at), row.event.kind, reason)] += 1
+def drop_key(row: Row, reason: Reason) -> DropKey:
+    return (row.event.tenant, _day(row.event.at), row.event.kind, reason)
 
 
 def _day(ms: int) -> date:

@@ -10,10 +10,12 @@ returning tenant_id, key
 insert into events.ch_batches (id, lane, from_cursor, to_cursor, survivors, events, done_at)
 values ($1, $2, $3, $4, $5, $6, now())
 
--- name: batches_between
+-- name: batches_behind
 -- no-tenant: a batch holds the events of every tenant of its lane
-select id, from_cursor, to_cursor, survivors, events from events.ch_batches
-where lane = $1 and created_at >= now() - interval '2 days'
+select from_cursor, to_cursor, survivors, events from events.ch_batches
+where lane = $1
+  and (split_part(to_cursor, '-', 1)::bigint, split_part(to_cursor, '-', 2)::bigint)
+    > (split_part($2, '-', 1)::bigint, split_part($2, '-', 2)::bigint)
 order by created_at, id
 
 -- name: oldest_unfinished_batch
@@ -22,18 +24,29 @@ select from_cursor from events.ch_batches where lane = $1 and done_at is null or
 
 -- name: forget_batches
 -- no-tenant: a batch holds the events of every tenant of its lane
-delete from events.ch_batches where lane = $1 and done_at < now() - $2::interval
+delete from events.ch_batches
+where lane = $1 and done_at < now() - $3::interval
+  and (split_part(to_cursor, '-', 1)::bigint, split_part(to_cursor, '-', 2)::bigint)
+   <= (split_part($2, '-', 1)::bigint, split_part($2, '-', 2)::bigint)
 
 -- name: add_drops
+-- A tenant that does not exist has nobody to read them.
 insert into events.drops (tenant_id, day, kind, reason, lane, events)
-select * from unnest($1::int[], $2::date[], $3::text[], $4::text[], $5::smallint[], $6::bigint[])
+select u.* from unnest($1::int[], $2::date[], $3::text[], $4::text[], $5::smallint[], $6::bigint[])
+    as u (tenant_id, day, kind, reason, lane, events)
+join tenants.tenants t using (tenant_id)
 on conflict (tenant_id, day, kind, reason, lane) do update set events = events.drops.events + excluded.events
 
 -- name: park
+-- What names a tenant that does not exist is kept as nobody's.
 insert into events.parked (id, tenant_id, kind, event_id, lane, reason, detail, body)
-select * from unnest($1::uuid[], $2::int[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::bytea[])
+select u.id, t.tenant_id, u.kind, u.event_id, u.lane, u.reason, u.detail, u.body
+from unnest($1::uuid[], $2::int[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::bytea[])
+    as u (id, tenant_id, kind, event_id, lane, reason, detail, body)
+left join tenants.tenants t using (tenant_id)
 
 -- name: forget_keys
 -- no-tenant: the horizon is the same for everybody
+-- A ctid is a place within one partition only: without its table it would name other tenants' young keys, too.
 delete from events.event_keys
-where ctid = any (array(select ctid from events.event_keys where stored_time < $1 limit $2))
+where (tableoid, ctid) in (select tableoid, ctid from events.event_keys where stored_time < $1 limit $2)

@@ -29,10 +29,15 @@ where lane = (
 returning lane, number, epoch, cursor, projected
 
 -- name: renew_lanes
+-- Only lanes that somebody works on: one that was claimed or let go without our knowing must run out by itself.
+-- A locked row is in the middle of a commit, which renews it too: nobody waits for it.
 -- no-tenant: lanes carry every tenant's events
-update events.lanes set lease_until = now() + $2::interval
-where owner = $1
-returning lane, epoch
+update events.lanes set lease_until = now() + $3::interval
+where lane in (select lane from events.lanes where owner = $1 and lane = any ($2::text[]) for update skip locked)
+
+-- name: owned_lanes
+-- no-tenant: lanes carry every tenant's events
+select lane, epoch from events.lanes where owner = $1
 
 -- name: release_lane
 -- no-tenant: lanes carry every tenant's events

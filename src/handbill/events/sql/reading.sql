@@ -11,12 +11,17 @@ limit $5
 -- name: count_parked
 select count(*) from events.parked where tenant_id = $1 and ($2::text is null or reason = $2) and replayed_at is null
 
+-- name: last_parked
+-- no-tenant: only an id is told, and only to this process
+select id from events.parked order by id desc limit 1
+
 -- name: parked_bodies
 -- no-tenant: $1 narrows to a tenant; the operator also sees rows that belong to nobody
 select id, body from events.parked
-where replayed_at is null and ($1::int is null or tenant_id = $1) and ($2::text is null or reason = $2) and id > $3
+where replayed_at is null and ($1::int is null or tenant_id = $1) and ($2::text is null or reason = $2)
+  and id > $3 and id <= $4
 order by id
-limit $4
+limit $5
 
 -- name: mark_replayed
 -- no-tenant: the ids were read under the caller's own filter

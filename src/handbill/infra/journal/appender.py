@@ -18,8 +18,10 @@ from handbill.kit.telemetry import metrics
 
 MAX_EVENTS = 1_000
 MAX_BYTES = 1 << 20
-"""An entry closes at either; one append of a single large batch may exceed them, up to its own limits below."""
+"""An entry closes at either. A single call is never split and may exceed them, up to the two limits of a call."""
 MAX_BODY = 256 << 10
+MAX_CALL_EVENTS = 10_000
+MAX_CALL_BYTES = 8 << 20
 BUFFER_BYTES = 32 << 20
 
 Command = Sequence[Any]
@@ -50,6 +52,11 @@ class LaneAppender:
             if len(body) > MAX_BODY:
                 raise TooLarge(f"An event may have {MAX_BODY} bytes; nothing was kept.", code="EVENT_TOO_LARGE")
             size += len(body)
+        if size > MAX_CALL_BYTES or len(bodies) > MAX_CALL_EVENTS:
+            raise TooLarge(
+                f"One append may have {MAX_CALL_EVENTS} events and {MAX_CALL_BYTES} bytes; nothing was kept.",
+                code="APPEND_TOO_LARGE",
+            )
         if self._size and self._size + size > self._limit:
             metrics.JOURNAL_REFUSED.labels("full").inc()
             raise Busy(

@@ -1,19 +1,20 @@
 """The pools, and the four ways to get a connection out of them.
 
-`begin`, the tenant and the time limits go to the server as one simple query, so that a tenant costs no round trip and
-nothing depends on session state that a pooler would lose. Retries happen only before anything of the caller's was
-sent: once a statement is out, a broken connection is the caller's to know.
+`begin` and the tenant (behind a pooler the time limits, too) go to the server as one simple query, so that a tenant
+costs no round trip and nothing depends on session state that a pooler would lose. Retries happen only before anything
+of the caller's was sent: once a statement is out, a broken connection is the caller's to know.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 
 import asyncpg
 
-from handbill.infra.postgres.errors import PostgresAway, translated
+from handbill.infra.postgres.errors import PostgresAway, is_away, translated
 from handbill.infra.postgres.pool import Pool
 from handbill.infra.postgres.tx import DRIVER_ERRORS, Session, Tx
 from handbill.infra.postgres.urls import PostgresUrls
@@ -75,9 +76,12 @@ class Database:
                 _log.warning("postgres-stop-forced", pool=name)
 
     async def health(self) -> None:
-        """Raise Busy unless a transaction of the app role can be had and answers."""
-        async with self.lookup() as tx:
-            await tx.fetchval(_PING)
+        """Raise Busy unless a transaction of the app role can be had and answers, retries included, in good time."""
+        try:
+            async with asyncio.timeout(self._acquire_timeout), self.lookup() as tx:
+                await tx.fetchval(_PING)
+        except TimeoutError:
+            raise PostgresAway(f"PostgreSQL did not answer within {self._acquire_timeout:g} s.") from None
 
     def tenant(self, tenant_id: int) -> AbstractAsyncContextManager[Tx]:
         """A transaction of one tenant, behind the wall."""
@@ -140,6 +144,8 @@ class Database:
                 crashpoints.reached("after:pg:begin")
                 begun = True
             except DRIVER_ERRORS as error:
+                if is_away(error):
+                    pool.forget_idle()
                 raise translated(error, "begin") from error
             finally:
                 if not begun:

@@ -102,7 +102,8 @@ def translated(error: BaseException, statement: str, *, committing: bool = False
         metrics.PG_ERRORS.labels("away").inc()
         if committing:
             return PostgresAway(
-                "The connection to PostgreSQL broke during COMMIT; whether it was stored is not known.", maybe_done=True
+                "The connection to PostgreSQL broke during the commit; whether it was stored is not known.",
+                maybe_done=True,
             )
         return PostgresAway(f"PostgreSQL is away ({_brief(error)}); nothing was stored, try again.")
     if not isinstance(error, asyncpg.PostgresError):

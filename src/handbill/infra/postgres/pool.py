@@ -87,6 +87,12 @@ class Pool:
             connection.terminate()
         return not cut
 
+    def forget_idle(self) -> None:
+        """One connection turned out to be dead: the others that rest here most likely are, too."""
+        idle, self._idle = self._idle, []
+        for connection, _ in idle:
+            connection.terminate()
+
     def _rested(self) -> asyncpg.Connection | None:
         while self._idle:
             connection, _ = self._idle.pop()

@@ -30,6 +30,8 @@ def _observe(name: str, started: float) -> None:
 class _Speaker:
     """What a transaction and a session have in common: named statements on one connection."""
 
+    _alone = False  # whether each statement is a commit of its own, so that a lost answer leaves its fate unknown
+
     def __init__(self, connection: asyncpg.Connection, tenant_id: int | None) -> None:
         self._connection = connection
         self.tenant_id = tenant_id
@@ -71,7 +73,7 @@ class _Speaker:
         except (TypeError, ValueError, ArithmeticError, LookupError) as error:
             raise unfit(error, name) from None
         except DRIVER_ERRORS as error:
-            raise translated(error, name) from None
+            raise translated(error, name, committing=self._alone) from None
         _observe(name, started)
         crashpoints.reached(f"after:pg:{name}")
         return int(status.rpartition(" ")[2])
@@ -84,7 +86,7 @@ class _Speaker:
         try:
             answer = await getattr(self._connection, verb)(text, *args)
         except DRIVER_ERRORS as error:
-            raise translated(error, name) from None  # the driver's own text shows values
+            raise translated(error, name, committing=self._alone) from None  # the driver's own text shows values
         _observe(name, started)
         crashpoints.reached(f"after:pg:{name}")
         return answer
@@ -122,6 +124,8 @@ class Tx(_Speaker):
 
 class Session(_Speaker):
     """A direct connection without a transaction: each statement stands alone; session locks live as long as it."""
+
+    _alone = True
 
     def is_closed(self) -> bool:
         return bool(self._connection.is_closed())

@@ -13,7 +13,7 @@ import hiredis
 
 from handbill.infra.redis import line as wire
 from handbill.infra.redis import url as urls
-from handbill.infra.redis.dedicated import Connection, subscription
+from handbill.infra.redis.dedicated import CONNECT_TIMEOUT_S, Connection, subscription
 from handbill.infra.redis.errors import RedisAway, RedisError, from_reply
 from handbill.infra.redis.line import Command, Line, Word
 from handbill.kit import crashpoints
@@ -22,7 +22,6 @@ from handbill.kit.telemetry import logs
 
 _log = logs.get("redis")
 
-CONNECT_TIMEOUT_S = 5.0
 FIRST_WAIT_S = 0.05
 LONGEST_WAIT_S = 1.0
 
@@ -46,6 +45,7 @@ class Redis:
         """Begin to connect. An absent Redis is not an error here: calls will say Busy until it is there."""
         if self._keeper is not None:
             return
+        self._trouble = None
         self._news = asyncio.get_running_loop().create_future()
         self._keeper = asyncio.create_task(self._keep(), name="redis-line")
         await asyncio.wait([self._news], timeout=CONNECT_TIMEOUT_S)
@@ -117,7 +117,7 @@ class Redis:
 
     def subscribe(self, *channels: str) -> AbstractAsyncContextManager[AsyncIterator[tuple[str, bytes]]]:
         """Messages of the channels; ("", b"") after each gap, so that the reader looks for itself once."""
-        return subscription(self.address, f"{self._name}-sub", channels)
+        return subscription(self.address, f"{self._name}-sub", channels, max(self._timeout, CONNECT_TIMEOUT_S))
 
     async def time_ms(self) -> int:
         seconds, micros = await self.call("TIME")

@@ -18,6 +18,7 @@ from handbill.kit.telemetry import logs
 
 _log = logs.get("redis")
 
+CONNECT_TIMEOUT_S = 5.0
 INBOX = 10_000
 HEARTBEAT_S = 10.0
 
@@ -32,7 +33,8 @@ class Connection:
     @classmethod
     @asynccontextmanager
     async def opened(cls, address: Address, name: str, timeout: float) -> AsyncIterator[Connection]:
-        line = await wire.connect(address, name, timeout=0, limit=100_000)
+        patience = max(timeout, CONNECT_TIMEOUT_S)
+        line = await wire.connect(address, name, timeout=0, limit=100_000, connect_timeout=patience)
         try:
             yield cls(line, timeout)
         finally:
@@ -99,12 +101,12 @@ class _Inbox:
 
 @asynccontextmanager
 async def subscription(
-    address: Address, name: str, channels: Sequence[str]
+    address: Address, name: str, channels: Sequence[str], patience: float
 ) -> AsyncIterator[AsyncIterator[tuple[str, bytes]]]:
     """Subscribed when the block is entered, if Redis is there; otherwise as soon as it is."""
     inbox = _Inbox()
     ready = asyncio.Event()
-    listener = asyncio.create_task(_listen(address, name, channels, inbox, ready), name="redis-subscription")
+    listener = asyncio.create_task(_listen(address, name, channels, inbox, ready, patience), name="redis-subscription")
     await ready.wait()
 
     async def messages() -> AsyncIterator[tuple[str, bytes]]:
@@ -120,12 +122,26 @@ async def subscription(
         await asyncio.gather(listener, return_exceptions=True)
 
 
-async def _listen(address: Address, name: str, channels: Sequence[str], inbox: _Inbox, ready: asyncio.Event) -> None:
+async def _listen(
+    address: Address, name: str, channels: Sequence[str], inbox: _Inbox, ready: asyncio.Event, patience: float
+) -> None:
     wait, first = 0.05, True
     while True:
-        down = asyncio.Event()
+        down, stirred = asyncio.Event(), asyncio.Event()
+
+        def lost(down: asyncio.Event = down, stirred: asyncio.Event = stirred) -> None:
+            down.set()
+            stirred.set()
+
+        line: Line | None = None
         try:
-            line = await wire.connect(address, name, timeout=0, limit=1000, lost=down.set)
+            line = await wire.connect(address, name, timeout=0, limit=1000, lost=lost, connect_timeout=patience)
+            await _subscribed(line, channels, inbox, stirred, patience)
+            if not first:
+                inbox.put(("", b""))
+            first, wait = False, 0.05
+            ready.set()
+            await _heartbeats(line, inbox, down)
         except HandbillError as error:
             if first:
                 _log.warning("redis-subscription-away", reason=error.detail)
@@ -133,36 +149,30 @@ async def _listen(address: Address, name: str, channels: Sequence[str], inbox: _
             ready.set()
             await asyncio.sleep(wait * (0.5 + random.random()))
             wait = min(wait * 2, 1.0)
-            continue
-        try:
-            await _subscribed(line, channels, inbox, down)
-            if not first:
-                inbox.put(("", b""))
-            first, wait = False, 0.05
-            ready.set()
-            await _heartbeats(line, inbox, down)
         finally:
-            await line.close()
+            if line is not None:
+                await line.close()
 
 
-async def _subscribed(line: Line, channels: Sequence[str], inbox: _Inbox, down: asyncio.Event) -> None:
+async def _subscribed(
+    line: Line, channels: Sequence[str], inbox: _Inbox, stirred: asyncio.Event, patience: float
+) -> None:
+    """Ask, and wait until Redis has confirmed every channel: what is published from then on is heard."""
     inbox.subscribed = 0
-    confirmed = asyncio.Event()
 
     def hear(reply: Any) -> None:
         inbox.hear(reply)
         if inbox.subscribed >= len(channels):
-            confirmed.set()
+            stirred.set()
 
     line.listen(hear)
     line.say(wire.pack(["SUBSCRIBE", *channels]))
-    waiters = [asyncio.create_task(confirmed.wait()), asyncio.create_task(down.wait())]
     try:
-        await asyncio.wait(waiters, timeout=5, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for waiter in waiters:
-            waiter.cancel()
-        await asyncio.gather(*waiters, return_exceptions=True)
+        await asyncio.wait_for(stirred.wait(), patience)
+    except TimeoutError:
+        raise RedisAway("Redis did not confirm the subscription in time.") from None
+    if inbox.subscribed < len(channels):
+        raise RedisAway("Redis went away during the subscription.")
 
 
 async def _heartbeats(line: Line, inbox: _Inbox, down: asyncio.Event) -> None:

@@ -154,6 +154,9 @@ class Line(asyncio.Protocol):
         self._transport.write(out[0] if len(out) == 1 else b"".join(out))
 
     def _answer(self, reply: Any) -> None:
+        if not self._queue:
+            self.abort("it sent what nobody had asked for")
+            return
         entry = self._queue[0]
         if entry.skip:
             entry.skip -= 1

@@ -98,7 +98,9 @@ end
 local function hb_choose(K, prefix, how, now)
   local seen = {verdicts = {}, limits = {}, from = 'wait'}
   local step, at = 1, 1
-  while at <= how.look do
+  -- A tenant with a token but over its share gives way to those near the front: admission keeps our lists about that
+  -- short. Jobs without a tenant come past admission and may flood the list, so behind them we look further.
+  while at <= how.look and not (seen.spare and seen.spare_tenant ~= '' and at > 2 * how.slots) do
     local ids = redis.call('LRANGE', K[1], -(at + step - 1), -at)
     for i = #ids, 1, -1 do
       local fits = hb_fits(K, prefix, how, seen, ids[i], now)
@@ -117,7 +119,7 @@ local function hb_choose(K, prefix, how, now)
   end
   seen.from = 'prioritized'
   local first = 0
-  while first < how.look do
+  while first < how.look and not (seen.spare and seen.spare_tenant ~= '' and at + first > 2 * how.slots) do
     local ids = redis.call('ZRANGE', K[3], first, first + 31)
     for i = 1, #ids do
       local fits = hb_fits(K, prefix, how, seen, ids[i], now)

@@ -46,7 +46,7 @@ class CpuPool:
 
     async def stop(self) -> None:
         for seat in self._seats:
-            await asyncio.to_thread(seat.kill)
+            await asyncio.to_thread(seat.kill, wait=True)
         self._seats.clear()
 
 
@@ -62,13 +62,13 @@ class _Seat:
             self._executor = ProcessPoolExecutor(1, mp_context=context, initializer=_follow, initargs=(os.getpid(),))
         return self._executor
 
-    def kill(self) -> None:
+    def kill(self, *, wait: bool = False) -> None:
         executor, self._executor = self._executor, None
         if executor is None:
             return
         for process in list((executor._processes or {}).values()):
             process.kill()
-        executor.shutdown(wait=True, cancel_futures=True)
+        executor.shutdown(wait=wait, cancel_futures=True)
 
 
 def _follow(parent: int) -> None:

@@ -11,7 +11,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import msgpack
 
@@ -55,6 +55,13 @@ class Holdings:
 class Renewal:
     """The thread. It starts with the first member and ends with the last."""
 
+    _shared: ClassVar[dict[Redis, Renewal]] = {}
+
+    @classmethod
+    def of(cls, redis: Redis) -> Renewal:
+        """The one that serves this Redis; forgotten with its last member."""
+        return cls._shared.setdefault(redis, cls(redis))
+
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
         self._members: list[Holdings] = []
@@ -73,6 +80,7 @@ class Renewal:
         self._members = [other for other in self._members if other is not member]
         thread = self._thread
         if not self._members and thread is not None:
+            self._shared.pop(self._redis, None)
             self._thread = None
             self._stop.set()
             await asyncio.to_thread(thread.join)

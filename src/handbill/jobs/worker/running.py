@@ -75,7 +75,6 @@ class Running:
         except asyncio.CancelledError as error:
             if self.why is None:
                 return self._failed(error, "the handler was cancelled from inside")
-            self._lane.uncancel()
             return self._interrupted(_trace(error))
         except RetryLater as error:
             return Outcome("again", reason=str(error), delay_ms=max(error.delay_ms, 1), free=True)
@@ -87,6 +86,8 @@ class Running:
         finally:
             if timer is not None:
                 timer.cancel()
+            while self._lane.cancelling():  # the request has been heard, or came too late: the lane itself lives on
+                self._lane.uncancel()
 
     def _interrupted(self, trace: str) -> Outcome:
         if self.why == "stopping":

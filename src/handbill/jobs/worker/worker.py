@@ -12,9 +12,8 @@ import uuid
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
-from weakref import WeakKeyDictionary
 
-from handbill.infra.redis import Redis, RedisError
+from handbill.infra.redis import RedisError
 from handbill.jobs.cron import Schedulers
 from handbill.jobs.defaults import Limit
 from handbill.jobs.model import Job
@@ -25,7 +24,7 @@ from handbill.jobs.worker.doorbell import Doorbell
 from handbill.jobs.worker.pool import CpuPool
 from handbill.jobs.worker.renewal import Holdings, Renewal
 from handbill.jobs.worker.running import Outcome, Running
-from handbill.kit.errors import Busy
+from handbill.kit.errors import Busy, HandbillError
 from handbill.kit.pulse import Pulse
 from handbill.kit.telemetry import logs, metrics
 
@@ -39,8 +38,6 @@ REFUSALS = 5
 """How often a script may be refused before its job is left to the sweep: one odd job must not hold a lane for ever."""
 ANY = "*"
 """The handler under this name takes every job that has none of its own."""
-
-_renewals: WeakKeyDictionary[Redis, Renewal] = WeakKeyDictionary()
 
 
 class JobWorker:
@@ -97,7 +94,7 @@ class JobWorker:
         )
         self._bell = Doorbell(queue.redis, queue.keys, queue.keys.client_name(self.worker), self._has_free_lane)
         self._holdings = Holdings(queue.keys, self._lock_ms, lost=self._lost, aborted=self._aborted)
-        self._renewal = _renewals.setdefault(queue.redis, Renewal(queue.redis))
+        self._renewal = Renewal.of(queue.redis)
         self._renewal.join(self._holdings)
         self._tasks = [
             asyncio.create_task(self._bell.listen(), name=f"{self.name}:listen"),
@@ -130,7 +127,7 @@ class JobWorker:
         await self._renewal.leave(self._holdings)
         if self._own_pool:
             await self._pool.stop()
-        with contextlib.suppress(Busy, RedisError):
+        with contextlib.suppress(HandbillError, RedisError):
             await self._calls.recount({})
             await self._calls.wake()  # a marker we took may have been meant for somebody else
         _log.info("worker-stopped", queue=self.queue.name, worker=self.worker)
@@ -294,7 +291,7 @@ class JobWorker:
                     )
                 if not self._under_way:
                     await self._calls.recount(self._held())
-            except (Busy, RedisError) as error:
+            except (HandbillError, RedisError) as error:
                 self._pulse.failed(error)
             await asyncio.sleep(self._stalled_ms / 1000)
 
@@ -315,9 +312,9 @@ class JobWorker:
                     if time.monotonic() + wait > self._patience_ends:
                         return None
                     self._pulse.failed(error)
-                except RedisError as error:
+                except (RedisError, HandbillError) as error:
                     self._pulse.failed(error)
-                    _log.error("queue-script-refused", queue=self.queue.name, error=error.message)
+                    _log.error("queue-script-refused", queue=self.queue.name, error=str(error))
                     refused += 1
                     if self._closing or refused >= REFUSALS:
                         return None

@@ -39,7 +39,10 @@ def _render(_logger: object, _method: str, event: structlog.typing.EventDict) ->
     line = {"ts": event.pop("timestamp"), "level": event.pop("level"), "event": event.pop("event")}
     line["logger"] = event.pop("logger_name", "handbill")
     line.update(event)
-    return _encode(line).decode()
+    try:
+        return _encode(line).decode()
+    except (TypeError, ValueError, RecursionError):  # a log line must never be what fails: lone surrogates, odd keys
+        return _encode({name: ascii(value) for name, value in line.items()}).decode()
 
 
 class _Bridge(logging.Handler):

@@ -325,7 +325,10 @@ create table banners.placements (
     version     int not null default 1,
     created_at  timestamptz not null default now(),
     updated_at  timestamptz not null default now(),
-    deleted_at  timestamptz
+    deleted_at  timestamptz,
+    ranking     text[] not null default '{}',          -- empty: the tenant's own order
+    caps        jsonb not null default '[]',
+    limits_raised_at timestamptz
 );
 create unique index uq_placements_slug on banners.placements (tenant_id, slug) where deleted_at is null;
 
@@ -342,6 +345,8 @@ create table banners.campaigns (
     created_at  timestamptz not null default now(),
     updated_at  timestamptz not null default now(),
     deleted_at  timestamptz,
+    caps        jsonb not null default '[]',
+    limits_raised_at timestamptz,
     constraint campaigns_window check (starts_at < ends_at)
 );
 create index ix_campaigns_tenant on banners.campaigns (tenant_id, id) where deleted_at is null;
@@ -371,10 +376,27 @@ create table banners.banners (
     updated_at      timestamptz not null default now(),
     archived_at     timestamptz,
     deleted_at      timestamptz,
+    targeting       jsonb,                             -- null: everybody
+    priority        int not null default 0 check (priority between -1000 and 1000),
+    weight          int not null default 100 check (weight between 1 and 10000),
+    revenue         double precision not null default 0 check (revenue >= 0 and revenue <= 1e9),
+    variants        jsonb not null default '[]',
+    holdout_percent double precision not null default 0 check (holdout_percent >= 0 and holdout_percent <= 100),
+    caps            jsonb not null default '[]',       -- more windows beside x in y
+    cap_mode        text not null default 'soft' check (cap_mode in ('soft', 'strict')),
+    cap_by          text not null default 'user' check (cap_by in ('user', 'device')),
     constraint banners_window check (publish_at < expires_at)
 );
 create index ix_banners_tenant on banners.banners (tenant_id, id) where deleted_at is null;
 create index ix_banners_schedule on banners.banners (schedule_status) where deleted_at is null;
+
+-- How a tenant's banners are decided where nothing narrower says otherwise.
+create table banners.deciding (
+    tenant_id  int primary key references tenants.tenants (tenant_id),
+    ranking    text[] not null default '{}',
+    version    int not null default 1,
+    updated_at timestamptz not null default now()
+);
 
 -- Every change of the catalogue bumps this, so that a process sees at a glance whether its copy is old.
 create table banners.catalogue_versions (
@@ -479,7 +501,8 @@ create table banners.banner_clicks (
     occurred_at     timestamptz not null,
     received_at     timestamptz not null,
     lane            smallint not null,
-    marks           text[] not null default '{}'
+    marks           text[] not null default '{}',
+    variant text                                         -- which face of the banner was seen
 ) partition by range (occurred_at);
 
 create table caps.user_views (
@@ -498,7 +521,8 @@ create table caps.user_views (
     counted        boolean not null,
     received_at    timestamptz not null,
     lane           smallint not null,
-    marks          text[] not null default '{}'
+    marks          text[] not null default '{}',
+    variant text                                         -- which face of the banner was seen
 ) partition by range (view_timestamp);
 
 create index ix_impressions_banner on banners.banner_impressions (tenant_id, banner_id, occurred_at);
@@ -551,6 +575,19 @@ create table banners.stat_days (                         -- one row per (tenant,
     primary key (tenant_id, day)
 );
 create index ix_stat_days_dirty on banners.stat_days (dirty_since) where dirty_since is not null;
+
+create table banners.event_marks (                       -- what only the set of all rows can tell, worked out per day
+    tenant_id    int not null references tenants.tenants (tenant_id),
+    event_key    bytea not null,
+    reason       text not null,
+    kind         text not null,
+    banner_id    int not null,
+    placement_id int,
+    campaign_id  int,
+    occurred_at  timestamptz not null,
+    primary key (tenant_id, event_key, reason)
+);
+create index ix_event_marks_day on banners.event_marks (tenant_id, occurred_at);
 
 create table banners.audits (
     id         uuid primary key,
@@ -636,14 +673,15 @@ end
 $$;
 
 select handbill_wall(t) from unnest(array[
-    'banners.placements', 'banners.campaigns', 'banners.banners', 'banners.catalogue_versions',
+    'banners.placements', 'banners.campaigns', 'banners.banners', 'banners.deciding', 'banners.catalogue_versions',
     'events.event_keys', 'events.parked', 'events.drops',
     'banners.banner_impressions', 'banners.banner_clicks', 'caps.user_views', 'caps.cap_totals', 'caps.users',
-    'banners.banner_stats', 'banners.stat_days', 'banners.audits'
+    'banners.banner_stats', 'banners.stat_days', 'banners.event_marks', 'banners.audits'
 ]::regclass[]) t;
 -- What was counted is read by its tenant and written by the pipeline alone.
 revoke insert, update, delete on events.event_keys, events.drops, banners.banner_impressions, banners.banner_clicks,
-    caps.user_views, caps.cap_totals, caps.users, banners.banner_stats, banners.stat_days, banners.audits from handbill_app;
+    caps.user_views, caps.cap_totals, caps.users, banners.banner_stats, banners.stat_days, banners.event_marks,
+    banners.audits from handbill_app;
 grant select, insert, update, delete on events.lanes, events.consumers, events.ch_batches to handbill_worker;
 
 select handbill_month(t, (date_trunc('month', now() at time zone 'UTC') + m * interval '1 month')::date)
