@@ -1,6 +1,7 @@
-"""One worker in a process of its own, for the bench `jobs`: `python -m benches._jobs_rival ours|official URL QUEUE N LANES`.
+"""One worker in a process of its own, for the bench `jobs`.
 
-Prints jobs a second, from the worker's start to the last job's end.
+`python -m benches._jobs_rival ours|official URL QUEUE N LANES` prints jobs a second, from start to the
+end of the last job.
 """
 
 from __future__ import annotations

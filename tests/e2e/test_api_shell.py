@@ -14,53 +14,14 @@ import pytest
 
 from handbill.infra.postgres import Database
 from handbill.infra.redis import Redis
-from handbill.kit.codes import CODES
 from handbill.tenants.model import NewKey, NewUser
 from handbill.tenants.service import TenantService
-from tests.kit.processes import Process, free_port, process
+from tests.kit.http import Api
+from tests.kit.processes import free_port, process
 from tests.kit.waiting import eventually
 
 SEAL = "a seal key for tests"
 LIMIT = 4096
-
-
-class Api:
-    """A running process and a client that speaks to it."""
-
-    def __init__(self, process: Process, base: str, client: aiohttp.ClientSession) -> None:
-        self.process = process
-        self.base = base
-        self.client = client
-
-    async def __call__(self, method: str, path: str, *, key: str | None = None, **options: Any) -> Reply:
-        headers = dict(options.pop("headers", {}))
-        if key is not None:
-            headers["Authorization"] = f"Bearer {key}"
-        async with self.client.request(method, self.base + path, headers=headers, **options) as reply:
-            return Reply(reply.status, await reply.read(), reply.headers.copy())
-
-
-class Reply:
-    def __init__(self, status: int, body: bytes, headers: Any) -> None:
-        self.status = status
-        self.body = body
-        self.headers = headers
-
-    def json(self) -> Any:
-        return json.loads(self.body)
-
-    def problem(self, status: int, code: str) -> dict[str, Any]:
-        """The body as the one shape of errors, checked."""
-        assert self.status == status, self.body
-        assert self.headers["content-type"].startswith("application/problem+json")
-        found: dict[str, Any] = self.json()
-        assert found["code"] == code
-        assert found["status"] == status
-        assert found["type"].endswith(code)
-        assert found["detail"]
-        assert found["instance"] == self.headers["x-request-id"]
-        assert code in CODES
-        return found
 
 
 @pytest.fixture
@@ -266,6 +227,7 @@ async def test_health_readiness_metrics_and_the_empty_reply(api: Api, key: str) 
     assert parts["postgres"]["ok"]
     assert parts["redis"]["ok"]
     assert not parts["clickhouse"]["vital"]
+    assert set(parts["journal"]["detail"]) == {"lag_events", "lag_seconds"}
     await api("GET", "/admin/audit", key=key)
     (await api("GET", "/metrics")).problem(404, "NOT_FOUND")
     async with api.client.get(f"{api.metrics}/metrics") as reply:  # type: ignore[attr-defined]

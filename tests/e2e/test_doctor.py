@@ -42,9 +42,18 @@ async def test_engines_away_fail_their_own_lines_only(handbill_env: dict[str, st
     code, found = await examined(handbill_env | {"HANDBILL_POSTGRES__URL": wrong, "HANDBILL_CLICKHOUSE__URL": gone})
     assert code == 1
     assert found["postgres"]["status"] == "fail"
-    assert "create role handbill_app" in found["postgres"]["advice"]
+    assert "HANDBILL_POSTGRES__URL" in found["postgres"]["advice"]
     assert found["clickhouse"]["status"] == "fail"
     assert found["redis"]["detail"].startswith("Redis ")
+
+
+async def test_plain_roles_that_cannot_log_in_get_the_sql_to_make_them(handbill_env: dict[str, str]) -> None:
+    parts = urlsplit(handbill_env["HANDBILL_POSTGRES__URL"])
+    wrong = urlunsplit(parts._replace(netloc=f"handbill_app:wrong@{parts.hostname}:{parts.port}"))
+    code, found = await examined(handbill_env | {"HANDBILL_POSTGRES__APP_URL": wrong})
+    assert code == 1
+    assert "create role handbill_app" in found["postgres"]["advice"]
+    assert "clickhouse" in found["engines"]["detail"], "no address for one engine does not hide the others"
 
 
 async def test_an_installation_that_is_not_running(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ async def test_killed_workers_lose_nothing(redis: Redis, engines: Engines, uniqu
     queue = Queues(redis).queue(unique("kill"))
     total, kills = 800, 5
     await queue.add_many([NewJob("count", draws.randint(0, 15), JobOptions(attempts=kills + 2)) for _ in range(total)])
-    how = {"lock_ms": 3_000, "stalled_ms": 300}
+    how = {"lock_ms": 6_000, "stalled_ms": 300}
     async with AsyncExitStack() as stack:
         alive = [await stack.enter_async_context(worker(engines, queue, **how)) for _ in range(2)]
         for kill in range(1, kills + 1):
@@ -72,12 +72,12 @@ async def test_a_handler_that_blocks_its_loop_runs_once(
     """Three times the lock without a turn of the loop, and a second worker that sweeps all the while."""
     queue = Queues(redis).queue(unique("block"))
     async with (
-        worker(engines, queue, lock_ms=4_000, stalled_ms=200, concurrency=1) as blocked,
-        worker(engines, queue, lock_ms=4_000, stalled_ms=200, concurrency=1) as other,
+        worker(engines, queue, lock_ms=5_000, stalled_ms=200, concurrency=1) as blocked,
+        worker(engines, queue, lock_ms=5_000, stalled_ms=200, concurrency=1) as other,
     ):
         await blocked.says("ready")
         await other.says("ready")
-        added = await queue.add("block", 12_000, opts=JobOptions(attempts=3))
+        added = await queue.add("block", 15_000, opts=JobOptions(attempts=3))
 
         async def completed() -> bool:
             return await queue.state(added.id) == "completed"

@@ -15,8 +15,8 @@ from tests.kit.processes import process
 from tests.kit.waiting import eventually
 from tests.store.outbox_bench import Bench, a_bench
 
-DEATHS = (("pg:take_pending", 4), ("redis:EVALSHA+EVALSHA", 2), ("pg:settle_jobs", 2))
-"""After the rows are marked, after the jobs are added, after outcomes are settled: each before the commit."""
+DEATHS = (("pg:take_pending", 4), ("redis:EVALSHA+EVALSHA", 2), ("pg:lock_rows", 2))
+"""After the rows are marked, after the jobs are added, after ended rows are locked: each before the commit."""
 
 
 async def test_relay_and_ledger_killed_again_and_again(
@@ -39,7 +39,8 @@ async def test_relay_and_ledger_killed_again_and_again(
             for only, at in DEATHS:
                 async with crashing("worker", "--only", "relay", at=at, only=only, env=handbill_env) as relay:
                     assert await relay.exit() == -signal.SIGKILL, relay.tail()
-            async with process("worker", "--only", "relay", env=handbill_env) as relay:
+            sweeping = handbill_env | {"HANDBILL_JOBS__SWEEP_GRACE_S": "1"}
+            async with process("worker", "--only", "relay,cron", env=sweeping) as relay:
                 await eventually(lambda: len(effects) == len(ids), what="every effect")
                 await eventually(lambda: _settled(bench), what="every row settled")
                 assert await relay.stop() == 0, relay.tail()

@@ -22,9 +22,12 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from handbill.settings.aliases import ALIASES
 from tests.kit.leash import die_with_parent
 
 ROOT = Path(__file__).resolve().parents[2]
+ALIASED = tuple(alias.name for alias in ALIASES)
+"""Names like REDIS_URL and LOG_LEVEL, which the machine that runs the tests may well have set for others."""
 HANDBILL = (sys.executable, "-c", "from handbill.cli import main; main()")
 
 
@@ -124,7 +127,8 @@ class Process:
 
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """Our own environment without any setting of Handbill in it, plus the given ones."""
-    base = {k: v for k, v in os.environ.items() if not k.startswith("HANDBILL_") and k != "PYTHONDONTWRITEBYTECODE"}
+    ours = (*(name for name in os.environ if name.startswith("HANDBILL_")), *ALIASED, "PYTHONDONTWRITEBYTECODE")
+    base = {name: value for name, value in os.environ.items() if name not in ours}
     return {**base, "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "src"))), **(extra or {})}
 
 

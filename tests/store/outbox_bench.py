@@ -22,6 +22,7 @@ from handbill.jobs.queue import Queues
 from handbill.jobs.records import DeadLetter, Entry, Filter
 
 _CLEAR = Sql("delete from jobs.outbox_events where queue = $1", "clear", "tests", "test")
+_FORGET = Sql("delete from jobs.event_cursors where queue = $1", "forget", "tests", "test")
 _STATUSES = Sql("select status from jobs.outbox_events where queue = $1", "statuses", "tests", "test")
 
 
@@ -110,9 +111,10 @@ class Bench:
 
 @asynccontextmanager
 async def a_bench(database: Database, redis: Redis, queue: str) -> AsyncIterator[Bench]:
-    """Its rows go at the end: a relay in another test of this worker would find them pending."""
+    """Its rows go at the end: the relay and the ledger of another test in this process would find them."""
     bench = Bench(database, redis, queue)
     yield bench
     async with database.worker() as tx:
         await tx.execute(_CLEAR, queue)
+        await tx.execute(_FORGET, queue)
     await bench.forget()

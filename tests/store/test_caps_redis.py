@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from handbill.caps import ledger, script
-from handbill.caps.model import EPOCH_MS, FOREVER_MS, Change, Limits, Subject, Verb, Window
+from handbill.caps.model import ANY_LEASE, EPOCH_MS, FOREVER_MS, LEASED, Change, Limits, Subject, Verb, Window
 from handbill.caps.packed import Shelf
 from handbill.caps.store import CapsStore
 from handbill.infra.redis import Keys, Redis
@@ -34,36 +34,75 @@ def runner(engines: Engines) -> Iterator[tuple[asyncio.Runner, Redis]]:
         loop.run(client.stop())
 
 
-changes = st.builds(
+numbers = st.sampled_from([0, 1, 2, 3, 4, (1 << 32) - 1])
+views = st.builds(
     Change,
     verb=st.sampled_from(Verb),
-    scope=st.sampled_from([1, 2, (1 << 32) - 1]),
+    scope=st.sampled_from([1, 2, LEASED - 1]),
     at_ms=st.integers(-1_200, 5).map(lambda age: NOW + age),
-    fingerprint=st.sampled_from([0, 1, 2, 3, 4, (1 << 32) - 1]),
+    fingerprint=numbers,
     keep=st.integers(1, 3),
     horizon_ms=st.sampled_from([1_000, 1_000, 1_000, FOREVER_MS]),
+    lease=st.sampled_from([0, 0, 1, 2, ANY_LEASE]),
 )
-steps = st.lists(st.tuples(st.lists(changes, max_size=6), st.integers(0, 700)), max_size=12)
+leases = st.builds(
+    Change,
+    verb=st.sampled_from([Verb.MOVE, Verb.TAKE_BACK]),
+    scope=st.sampled_from([1 | LEASED, ANY_LEASE]),
+    at_ms=st.integers(0, 3_000).map(lambda ahead: NOW + ahead),
+    fingerprint=numbers,
+    keep=st.just(1),
+    horizon_ms=st.just(0),
+)
+Asked = tuple[dict[int, tuple[Window, ...]], int, int]
+windows = st.lists(st.builds(Window, st.integers(1, 4), st.sampled_from([300, 1_000, FOREVER_MS])), max_size=2)
+asks = st.tuples(
+    st.dictionaries(st.sampled_from([1, 2, 9]), windows.map(tuple), min_size=1), st.integers(1, 900), st.integers(1, 4)
+)
+steps = st.lists(
+    st.tuples(st.one_of(st.lists(st.one_of(views, views, leases), max_size=6), asks), st.integers(0, 700)), max_size=14
+)
 
 
-def test_the_script_and_its_pure_twin_write_identical_bytes(
+def test_the_scripts_and_their_pure_twins_write_identical_bytes(
     runner: tuple[asyncio.Runner, Redis], unique: Unique
 ) -> None:
     loop, redis = runner
     store = CapsStore(redis, Keys(unique("caps")))
 
     @given(steps)
-    @settings(max_examples=150)
-    def agree(plan: list[tuple[list[Change], int]]) -> None:
+    @settings(max_examples=200)
+    def agree(plan: list[tuple[list[Change] | Asked, int]]) -> None:
         subject = Subject(1, unique("user"))
         pure, now = b"", NOW
-        for batch, passed in plan:
+        for step, passed in plan:
             now += passed
-            pure = ledger.apply(pure, batch, now, SWEEP).value
-            loop.run(store.run([store.command(subject, batch, now, SWEEP)]))
+            if isinstance(step, list):
+                pure = ledger.apply(pure, step, now, SWEEP).value
+                loop.run(store.run([store.command(subject, step, now, SWEEP)]))
+            else:
+                slots, lasts, number = list(step[0].items()), step[1], step[2]
+                pure, granted = ledger.lease(pure, slots, now, now + lasts, number)
+                held = loop.run(store.lease([store.lease_command(subject, slots, now, now + lasts, number)]))
+                assert held == [granted]
             assert loop.run(store.raw(subject)) == pure
 
     agree()
+
+
+async def test_a_lease_is_kept_until_it_ends_and_no_value_is_touched_that_cannot_be_read(
+    redis: Redis, unique: Unique
+) -> None:
+    store = CapsStore(redis, Keys(unique("caps")))
+    now = await redis.time_ms()
+    user, bad = Subject(1, "u"), Subject(1, "bad")
+    slot = [(7, (Window(1, 1_000),))]
+    assert await store.lease([store.lease_command(user, slot, now, now + 900_000, 5)]) == [5]
+    assert await redis.call("PTTL", store.key(user)) > 800_000
+    assert await store.lease([store.lease_command(user, slot, now, now + 900_000, 6)]) == [0]
+    await redis.call("SET", store.key(bad), b"\x01\x00\x00")
+    assert await store.lease([store.lease_command(bad, slot, now, now + 1, 5)]) == [-1]
+    assert await redis.call("GET", store.key(bad)) == b"\x01\x00\x00"
 
 
 def test_many_times_in_one_scope_take_a_two_byte_count(runner: tuple[asyncio.Runner, Redis], unique: Unique) -> None:
@@ -114,7 +153,7 @@ async def test_bytes_that_are_no_value_stop_nobody(redis: Redis, unique: Unique)
 async def test_a_broken_argument_is_named_and_its_neighbours_are_done(redis: Redis, unique: Unique) -> None:
     store = CapsStore(redis, Keys(unique("caps")))
     good = Subject(1, "good")
-    broken = redis.script(script.SOURCE).command([store.key(Subject(1, "bad"))], [b"short"])
+    broken = redis.script(script.APPLY).command([store.key(Subject(1, "bad"))], [b"short"])
     move = store.command(good, [Change(Verb.MOVE, 7, NOW, 1, 2, 1_000)], NOW, SWEEP)
     with pytest.raises(Broken) as caught:
         await store.run([broken, move])

@@ -392,3 +392,36 @@ async def test_everything_works_on_a_cluster_with_a_tagged_prefix() -> None:
         assert await queues.limits.peek("cluster", [1, None], 0)
         await queue.obliterate(force=True)
         await redis.stop()
+
+
+async def test_a_job_that_comes_round_again_ends_its_lost_run(queue: Queue) -> None:
+    """Its lock was taken from a running lane and the job claimed anew by the same worker: the first run is stopped."""
+    inside, worst, ends = 0, 0, Counter[str]()
+
+    async def handler(job: Job, ctx: JobContext) -> str:
+        nonlocal inside, worst
+        inside += 1
+        try:
+            if ctx.attempt == 1:
+                await asyncio.Event().wait()
+            worst = max(worst, inside)
+            return "second"
+        except asyncio.CancelledError:
+            ends["cut"] += 1
+            raise
+        finally:
+            inside -= 1
+
+    added = await queue.add("n", 1, opts=JobOptions(attempts=3))
+    async with working(queue, handler, concurrency=2, lock_ms=60_000):
+        await reaches(queue, added.id, "active")
+        await eventually(lambda: inside == 1)
+
+        async def swept() -> bool:
+            ghost = Calls(queue, "ghost", name="g", slots=1, lock_ms=1, limit=queue.defaults.limit)
+            await queue.redis.call("DEL", f"{queue.keys.job(added.id)}:lock", queue.keys["stalled-check"])
+            return bool(await ghost.sweep(1))
+
+        await eventually(swept)
+        job = await reaches(queue, added.id, "completed")
+    assert (job.result, ends["cut"], job.attempts_made) == ("second", 1, 2)

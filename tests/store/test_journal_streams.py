@@ -15,7 +15,7 @@ from handbill.caps.model import EPOCH_MS, Change, Subject, Verb
 from handbill.caps.store import CapsStore
 from handbill.infra.journal.appender import LaneAppender
 from handbill.infra.journal.lanes import later
-from handbill.infra.journal.port import START
+from handbill.infra.journal.port import START, Lag
 from handbill.infra.journal.streams import StreamsJournal
 from handbill.infra.redis import Keys, Redis
 from handbill.infra.redis.client import opened
@@ -95,6 +95,24 @@ async def test_an_older_copy_of_the_store_is_a_gap(redis: Redis, unique: Unique)
         "told again behind the cursor; it counts once"
     )
     assert (await journal.lag(lane, cursor)).gap
+
+
+@pytest.mark.parametrize("held", ["an older copy", "nothing"])
+async def test_a_restored_copy_is_no_gap_once_adopted(redis: Redis, unique: Unique, held: str) -> None:
+    keys, lane = Keys(unique("journal")), unique("lane")
+    journal = StreamsJournal(redis, keys)
+    before = await journal.append(lane, [b"a"])
+    if held == "nothing":
+        await redis.call("DEL", keys.tagged("journal", lane), keys.tagged("journal", lane, "meta"))
+    cursor = f"{await redis.time_ms() + 5_000}-3"
+    await journal.adopt(lane, cursor)
+    assert (await journal.lag(lane, cursor)) == Lag(0, 0.0, gap=False)
+    assert await journal.read(lane, cursor, events=9) == []
+    await journal.append(lane, [b"b"])
+    assert bodies_of(await journal.read(lane, cursor, events=9)) == [b"b"]
+    assert (await journal.lag(lane, cursor)).events == 1
+    await journal.adopt(lane, before)  # a copy that goes further than the cursor stays as it is
+    assert bodies_of(await journal.read(lane, cursor, events=9)) == [b"b"]
 
 
 async def test_a_new_store_whose_clock_is_behind_goes_on_behind_the_cursor(redis: Redis, unique: Unique) -> None:

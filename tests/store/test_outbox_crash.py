@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
 
-from handbill.infra.postgres import Database, derive
+from handbill.infra.postgres import Database, Tx, derive
 from handbill.infra.redis import Redis
+from handbill.infra.sqlfiles import Sql
 from handbill.jobs.dead.service import DeadLetters
 from handbill.jobs.model import JobOptions
-from handbill.jobs.records import Filter
+from handbill.jobs.outbox.handover import Handover
+from handbill.jobs.queue import Queue
+from handbill.jobs.records import Filter, Taken
 from tests.kit.crashes import enumerate_points
 from tests.kit.engines import Engines
+from tests.kit.waiting import eventually, soon
 from tests.store.outbox_bench import Bench, a_bench
 
 
@@ -168,3 +173,36 @@ async def test_the_sweeper_leaves_waiting_jobs_and_settles_finished_ones(bench: 
     assert await bench.sweeper().sweep(bench.name) == 0
     assert await bench.statuses() == {"relayed": 1}
     assert [letter.job_id for letter in await bench.letters()] == [failed.id]
+
+
+async def test_a_job_that_ends_before_its_relay_has_committed_is_settled(bench: Bench) -> None:
+    """The ledger meets a row that a relay still holds: it waits, and settles what it then finds."""
+    for own in (None, "own:1"):
+        await bench.put(1, 1, job_id=own)
+        entered, ended = asyncio.Event(), asyncio.Event()
+
+        class Slow(Handover):
+            """Lets the job run to its end before the relay commits."""
+
+            async def __call__(self, tx: Tx, queue: Queue, taken: Sequence[Taken], *, first: bool = False) -> None:
+                await super().__call__(tx, queue, taken, first=first)
+                entered.set()  # noqa: B023 - each round waits for its own
+                await ended.wait()  # noqa: B023 - as above
+
+        relay = bench.relay()
+        relay._handover = Slow()
+        relaying = asyncio.create_task(relay.serve(bench.name))
+        await soon(entered.wait())
+        [job] = await bench.queue.list("waiting")
+        await bench.finish(job, "completed")
+        reading = asyncio.create_task(bench.ledger.read_all(bench.name))
+        await eventually(lambda: _waits_for_a_lock(bench))
+        ended.set()
+        await soon(asyncio.gather(relaying, reading))
+        assert await bench.statuses() == {}
+
+
+async def _waits_for_a_lock(bench: Bench) -> bool:
+    sql = Sql("select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()")
+    async with bench.database.worker() as tx:
+        return bool(await tx.fetchval(sql))

@@ -195,13 +195,13 @@ async def test_a_row_that_cannot_become_a_job_is_parked_alone(bench: Bench) -> N
 
 
 async def test_before_a_flood_of_other_programs_ours_still_get_their_turn(bench: Bench) -> None:
-    await bench.queue.add_many([NewJob("foreign", {"n": n, "t": None}) for n in range(1_100)])
+    await bench.queue.add_many([NewJob("foreign", {"n": n, "t": None}) for n in range(300)])
     await bench.put(1, 5)
     await bench.put(2, 5)
     await bench.relay(slots=5).serve(bench.name)
     line = await bench.waiting()
     assert line[:4] == [(1, 0), (2, 0), (1, 1), (2, 1)]
-    assert len(line) == 1_110
+    assert len(line) == 310
 
 
 async def test_an_effect_is_done_once(bench: Bench, tenant: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import uuid
@@ -25,6 +26,8 @@ AUDIT = Sql(
     "add_audit",
 )
 FIND = Sql("select 1 from tenants.audit_log where tenant_id = $1 and audit_id = $2", "find_audit")
+OWN_PID = Sql("select pg_backend_pid()", "own_pid")
+END = Sql("select pg_terminate_backend($1)", "end_backend")
 HASTY = Retry(tries=3, delay_ms=10)
 
 
@@ -47,6 +50,19 @@ async def test_away_at_the_start_is_busy_and_back_is_back(line: tuple[Proxy, Dat
     assert not away.value.maybe_done
     net.up()
     await database.health()
+
+
+async def test_a_backend_ended_by_the_server_is_away_whenever_its_goodbye_arrives(database: Database) -> None:
+    """The driver has three different errors for this, by the moment at which the goodbye is read."""
+    for _ in range(25):
+        with pytest.raises(PostgresAway):
+            async with database.session() as session:
+                own = await session.fetchval(OWN_PID)
+                async with database.worker() as tx:
+                    assert await tx.fetchval(END, own)
+                async with asyncio.timeout(60):
+                    while await session.fetchval(OWN_PID):
+                        await asyncio.sleep(0)
 
 
 async def test_a_stale_connection_is_replaced_before_the_caller_notices(line: tuple[Proxy, Database]) -> None:

@@ -56,11 +56,16 @@ async def echo(request: FastRequest) -> FastReply:
 
 
 LANE = FastLane(
-    [FastRoute("POST", "/hot", echo, cors=True), FastRoute("POST", "/small", echo, body_limit=4)],
+    [
+        FastRoute("POST", "/hot", echo, cors=True),
+        FastRoute("POST", "/small", echo, body_limit=4),
+        FastRoute("POST", "/both", echo),
+    ],
     behind,
     clients=Clients(["10.0.0.0/8"]),
     cors=Cors(["*"]),
     body_limit=100,
+    shared=("/both",),
 )
 
 
@@ -95,7 +100,7 @@ async def test_a_hot_route_is_answered_and_the_rest_goes_behind() -> None:
     assert (hot.status, hot.body) == (202, b"onetwo|1.2.3.4|a=1")
     assert hot.headers[b"x-request-id"] == b"id-1"
     assert hot.headers[b"content-length"] == str(len(hot.body)).encode()
-    assert (await ask("GET", "/hot")).body == b"behind"
+    assert (await ask("GET", "/cold")).body == b"behind"
     assert (await ask("POST", "/hot/")).body == b"behind"
     ping = await ask("GET", "/ping")
     assert (ping.status, ping.body) == (200, b"")
@@ -131,7 +136,25 @@ async def test_browsers_on_other_sites_may_call_what_is_meant_for_them() -> None
     assert b"POST" in preflight.headers[b"access-control-allow-methods"]
     assert (await ask("POST", "/hot", b"x", headers=[ORIGIN])).headers[b"access-control-allow-origin"] == b"*"
     assert b"access-control-allow-origin" not in (await ask("POST", "/small", b"x", headers=[ORIGIN])).headers
-    assert (await ask("OPTIONS", "/small", headers=[ORIGIN])).body == b"behind"
+    assert (await ask("OPTIONS", "/small", headers=[ORIGIN])).status == 405
+
+
+async def test_a_hot_path_says_which_methods_it_has() -> None:
+    refused = await ask("GET", "/hot")
+    assert (refused.status, json.loads(refused.body)["code"]) == (405, "METHOD_NOT_ALLOWED")
+    assert refused.headers[b"allow"] == b"OPTIONS, POST"
+    head = await ask("HEAD", "/small")
+    assert (head.status, head.body, head.headers[b"allow"]) == (405, b"", b"POST")
+    assert (await ask("GET", "/both")).body == b"behind"  # the application behind has the other methods
+    assert (await ask("POST", "/both", b"x")).status == 202
+
+
+async def test_a_body_as_long_as_it_said_is_whole_without_another_word() -> None:
+    """A server may announce the end with a message of its own; it is not waited for."""
+    told = [(b"content-length", b"6")]
+    assert (await ask("POST", "/hot", b"abcdef", gone=True, headers=told)).body.startswith(b"abcdef|")
+    assert (await ask("POST", "/hot", b"abc", b"def", gone=True, headers=told)).body.startswith(b"abcdef|")
+    assert (await ask("POST", "/hot", b"abc", gone=True, headers=told)).messages == []
 
 
 @pytest.mark.parametrize(

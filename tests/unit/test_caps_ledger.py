@@ -12,6 +12,7 @@ from handbill.caps import ledger
 from handbill.caps.model import (
     EPOCH_MS,
     FOREVER_MS,
+    LEASED,
     MAX_TIMES,
     Change,
     Kind,
@@ -44,9 +45,9 @@ def value_of(*changes: Change, start: bytes = b"", now: int = NOW) -> bytes:
 def test_scopes_fit_four_bytes_and_a_banner_is_its_own_id() -> None:
     assert scope(Kind.BANNER, 42) == 42
     assert len({scope(kind, 42) for kind in Kind}) == 3
-    assert all(scope(kind, (1 << 30) - 1) < 1 << 32 for kind in Kind)
+    assert all(scope(kind, (1 << 29) - 1) < LEASED for kind in Kind)
     with pytest.raises(Invalid):
-        scope(Kind.BANNER, 1 << 30)
+        scope(Kind.BANNER, 1 << 29)
 
 
 def test_subjects_of_other_tenants_and_kinds_have_other_keys() -> None:

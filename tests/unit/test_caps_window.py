@@ -1,4 +1,4 @@
-"""The rolling window against ten lines that nobody can misread."""
+"""The rolling window against the reference that nobody can misread."""
 
 from __future__ import annotations
 
@@ -10,14 +10,10 @@ from handbill.caps.model import EPOCH_MS, FOREVER_MS, Limits, Seen, State, Windo
 from handbill.caps.packed import Kept, Shelf, pack
 from handbill.caps.window import verdict
 from handbill.kit.errors import Invalid
+from tests.kit.show_model import allowed
 
 HOUR = 3_600_000
 NOW = EPOCH_MS + 1_000_000_000
-
-
-def allowed(times: list[int], windows: tuple[Window, ...], now: int) -> bool:
-    """The reference: count the views that are younger than y; fewer than x of them, in every window."""
-    return all(sum(1 for time in times if now - time < window.y_ms) < window.x for window in windows)
 
 
 @pytest.mark.parametrize(("age", "shown"), [(24 * HOUR - 1, False), (24 * HOUR, True), (24 * HOUR + 1, True)])
@@ -62,12 +58,31 @@ def test_any_times_and_windows_agree_with_the_reference(behind: list[int], of: t
     times = sorted((NOW - age for age in behind), reverse=True)
     limits = Limits(of)
     answer = verdict(times, limits, NOW)
-    assert answer.eligible == allowed(times, of, NOW)
+    pairs = [(window.x, window.y_ms) for window in of]
+    assert answer.eligible == allowed(times, pairs, NOW)
     kept = Kept(tuple(Seen(time, n, State.MOVED) for n, time in enumerate(times)))
     shelf = Shelf(pack({7: kept}))
     assert shelf.eligible(7, limits, NOW) == answer.eligible
     assert shelf.verdict(7, limits, NOW) == answer
     opens = answer.next_eligible_at
     if not answer.eligible and opens is not None:
-        assert allowed(times, of, opens)
-        assert not allowed(times, of, opens - 1)
+        assert allowed(times, pairs, opens)
+        assert not allowed(times, pairs, opens - 1)
+
+
+@given(ages, st.lists(st.integers(1, 40), max_size=4), windows)
+def test_slots_that_are_held_count_like_views_and_the_next_chance_is_exact(
+    behind: list[int], ahead: list[int], of: tuple[Window, ...]
+) -> None:
+    times = sorted((NOW - age for age in behind), reverse=True)
+    ends = [NOW + left for left in ahead]
+    pairs = [(window.x, window.y_ms) for window in of]
+
+    def room(now: int) -> bool:
+        return allowed(times + [now] * sum(end > now for end in ends), pairs, now)
+
+    answer = verdict(times, Limits(of), NOW, ends)
+    assert answer.eligible == room(NOW)
+    opens = answer.next_eligible_at
+    assert opens is None or room(opens)
+    assert not any(room(moment) for moment in range(NOW, NOW + 100 if opens is None else opens))

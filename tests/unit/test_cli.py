@@ -52,7 +52,9 @@ def test_a_misspelt_setting_stops_every_command(
 ) -> None:
     assert call(monkeypatch, "tenant", "ls", HANDBILL_REDIS__ULR="redis://x") == 2
     err = capsys.readouterr().err
-    assert "did you mean HANDBILL_REDIS__URL?" in err
+    assert err.splitlines() == [
+        "handbill: HANDBILL_REDIS__ULR is no setting: did you mean HANDBILL_REDIS__URL? Nothing was started."
+    ]
     assert "Traceback" not in err
 
 

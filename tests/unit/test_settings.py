@@ -52,7 +52,7 @@ def test_an_alias_works_and_our_own_name_wins() -> None:
 def test_the_old_service_types_choose_chores() -> None:
     assert load({"SERVICE_TYPE": "OUTBOX"}).worker.only == ("relay",)
     assert load({"SERVICE_TYPE": "OUTBOX, SCHEDULER"}).worker.only == ("relay", "cron")
-    with pytest.raises(Invalid, match="SERVICE_TYPE must be any of relay, consume, jobs, cron"):
+    with pytest.raises(Invalid, match=r"SERVICE_TYPE must be any of relay, .*\(or OUTBOX, CONSUMER"):
         load({"SERVICE_TYPE": "WEB"})
 
 
@@ -65,6 +65,24 @@ def test_every_mistake_is_told_at_once() -> None:
     assert faults["WORKER_PORT"] == "must be a whole number from 0 to 65535 (it is 'x')"
     assert "handbill settings" in faults["HANDBILL_ZZZ"]
     assert caught.value.code == "SETTINGS_INVALID"
+
+
+def test_one_mistake_is_one_line() -> None:
+    with pytest.raises(Invalid) as caught:
+        load({"HANDBILL_API__PROT": "1"})
+    wanted = "HANDBILL_API__PROT is no setting: did you mean HANDBILL_API__PORT? Nothing was started."
+    assert caught.value.detail == wanted
+
+
+def test_an_address_of_another_kind_is_refused_without_repeating_it() -> None:
+    with pytest.raises(Invalid) as caught:
+        load({"REDIS_URL": "hunter2.example:6379", "HANDBILL_POSTGRES__URL": "mysql://u:hunter2@h/d"})
+    faults = {fault.field: fault.reason for fault in caught.value.faults}
+    assert faults["REDIS_URL"] == "must be an address that begins with redis://, rediss:// or unix://"
+    assert faults["HANDBILL_POSTGRES__URL"] == "must be an address that begins with postgresql://"
+    with pytest.raises(Invalid, match="CLICKHOUSE_URL must be an address with a host and"):
+        load({"CLICKHOUSE_URL": "http://host:hunter2/"})
+    assert load({"DATABASE_URL": "postgresql://u@one:5432,two:5432/d"}).postgres.url
 
 
 def test_names_of_the_build_are_not_ours() -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from litestar import Litestar, Request
 from litestar.di import Provide
 
-from handbill.api import auth, health, openapi, problems
+from handbill.api import auth, demo, health, openapi, problems
 from handbill.api.auth import Auth
 from handbill.api.clients import Clients
 from handbill.api.cors import Cors
@@ -29,13 +30,18 @@ def build(house: House, settings: Settings) -> App:
     limit = settings.api.body_limit
     routes: Any = litestar(house, settings)  # an ASGI application like any other, typed more narrowly
     behind = FrontDoor(routes, clients=clients, cors=cors, body_limit=limit)
-    return FastLane(routes.state.fast_routes, behind, clients=clients, cors=cors, body_limit=limit)
+    shared = {route.path for route in routes.routes}  # the lane answers its own methods there, and Litestar the others
+    return FastLane(routes.state.fast_routes, behind, clients=clients, cors=cors, body_limit=limit, shared=shared)
 
 
 def litestar(house: House, settings: Settings) -> Litestar:
     """The routes that take their time."""
     app = Litestar(
-        route_handlers=[*health.handlers, *(handler for room in MOUNTS.values() for handler in room.handlers)],
+        route_handlers=[
+            *health.handlers,
+            *demo.handlers(Path(settings.home)),
+            *(handler for room in MOUNTS.values() for handler in room.handlers),
+        ],
         dependencies={
             "principal": Provide(_principal, sync_to_thread=False),
             "readiness": _provided(readiness(house)),
@@ -60,7 +66,14 @@ def readiness(house: House) -> health.Readiness:
     found.join("postgres", house.database.health, vital=True)
     found.join("redis", house.redis.health, vital=True)
     found.join("clickhouse", house.clickhouse.health, vital=False)
+    found.join("journal", lambda: _lag(house), vital=False)
     return found
+
+
+async def _lag(house: House) -> dict[str, Any]:
+    """How far counting is behind. A long way behind is told by 429 on the routes that add to it, not by a 503 here."""
+    events, seconds = house.events.lag
+    return {"lag_events": events, "lag_seconds": round(seconds, 3)}
 
 
 def _fast_routes(house: House) -> list[FastRoute]:

@@ -6,6 +6,7 @@ import ipaddress
 import itertools
 import re
 import secrets
+import socket
 from collections.abc import Iterable
 from functools import lru_cache
 
@@ -30,12 +31,12 @@ class Clients:
 
     def __init__(self, trusted: Iterable[str]) -> None:
         self._trusted: tuple[_NETWORK, ...] = tuple(_network(one) for one in trusted)
-        self._find = lru_cache(maxsize=10_000)(self._look)
+        self._is_trusted = lru_cache(maxsize=10_000)(self._look_up)  # the proxies are few, their clients are not
 
     def address(self, peer: str, forwarded: bytes | None) -> str:
         if forwarded is None or not self._trusted:
             return peer
-        return self._find(peer, forwarded)
+        return self._look(peer, forwarded)
 
     def _look(self, peer: str, forwarded: bytes) -> str:
         """From the nearest hop outwards: the first address that is no proxy of ours is the client's."""
@@ -49,7 +50,7 @@ class Clients:
             found = address
         return found
 
-    def _is_trusted(self, address: str) -> bool:
+    def _look_up(self, address: str) -> bool:
         if not _is_address(address):
             return False
         parsed = ipaddress.ip_address(address)
@@ -67,6 +68,13 @@ def _network(text: str) -> _NETWORK:
 
 
 def _is_address(text: str) -> bool:
+    """The system's own parser first: it is thirty times as fast, but knows no zones (`fe80::1%eth0`)."""
+    for family in (socket.AF_INET, socket.AF_INET6):
+        try:
+            socket.inet_pton(family, text)
+        except (OSError, ValueError):
+            continue
+        return True
     try:
         ipaddress.ip_address(text)
     except ValueError:

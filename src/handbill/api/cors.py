@@ -18,11 +18,14 @@ class Cors:
         if origin is None:
             return []
         if b"*" in self._origins:
-            return [(b"access-control-allow-origin", b"*"), (b"access-control-expose-headers", b"x-request-id")]
+            return [
+                (b"access-control-allow-origin", b"*"),
+                (b"access-control-expose-headers", b"x-request-id, retry-after"),
+            ]
         if origin in self._origins:
             return [
                 (b"access-control-allow-origin", origin),
-                (b"access-control-expose-headers", b"x-request-id"),
+                (b"access-control-expose-headers", b"x-request-id, retry-after"),
                 (b"vary", b"origin"),
             ]
         return []

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Awaitable, Callable, Container, Iterable, MutableMapping
 from typing import Any
 
 import msgspec
@@ -17,9 +17,9 @@ from prometheus_client import Counter
 from handbill.api.clients import Clients, request_id
 from handbill.api.cors import Cors
 from handbill.api.problems import MEDIA_TYPE, headers_of, problem, translated
-from handbill.kit.errors import TooLarge
+from handbill.kit.errors import NotAllowed, TooLarge
 from handbill.kit.fast import FastDoc, FastReply, FastRequest, FastRoute
-from handbill.kit.telemetry import logs, metrics
+from handbill.kit.telemetry import logs, metrics, tracing
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -49,13 +49,21 @@ class ClientGone(Exception):
 
 
 class FastLane:
-    """Stands in front of `behind`, which answers whatever is not hot."""
+    """Stands in front of `behind`, which answers whatever is not hot, and other methods of the paths it shares."""
 
     def __init__(
-        self, routes: Iterable[FastRoute], behind: App, *, clients: Clients, cors: Cors, body_limit: int
+        self,
+        routes: Iterable[FastRoute],
+        behind: App,
+        *,
+        clients: Clients,
+        cors: Cors,
+        body_limit: int,
+        shared: Container[str] = (),
     ) -> None:
         self._routes = {(route.method, route.path): route for route in routes}
         self._preflights = {route.path for route in self._routes.values() if route.cors}
+        self._allowed = _allowed([route for route in self._routes.values() if route.path not in shared])
         self._behind = behind
         self._clients = clients
         self._cors = cors
@@ -76,6 +84,8 @@ class FastLane:
             await self._answer(route, scope, receive, send)
         elif method == "OPTIONS" and path in self._preflights:
             await _write(send, 204, b"", self._cors.preflight(_header(scope, b"origin")))
+        elif path in self._allowed:
+            await _refuse_method(scope, send, self._allowed[path])
         else:
             await self._behind(scope, receive, send)
 
@@ -83,18 +93,20 @@ class FastLane:
         headers = dict(scope["headers"])
         number = request_id(headers.get(b"x-request-id"))
         try:
-            reply = await self._handle(route, scope, receive, headers, number)
+            body = b""
+            if route.method != "GET":
+                body = await _body(receive, headers, route.body_limit or self._body_limit)
+            with tracing.span(route.span):
+                reply = await route.handler(self._request(route, scope, headers, body, number))
         except ClientGone:
             return
-        except Exception as error:
-            known = translated(error)
-            if known.status >= 500 and known.status != 503:
-                log.exception("request-failed", request_id=number, route=route.path)
-            extra = [(name.lower().encode(), value.encode()) for name, value in headers_of(known).items()]
-            reply = FastReply(known.status, msgspec.json.encode(problem(known, number)), MEDIA_TYPE.encode(), extra)
-        found = [(b"content-type", reply.content_type), (b"x-request-id", number.encode()), *reply.headers]
-        if route.cors:
-            found += self._cors.headers(headers.get(b"origin"))
+        except Exception as error:  # noqa: BLE001 - any error is an answer here; _failed logs what nobody foresaw
+            reply = _failed(error, number, route)
+        found = [(b"content-type", reply.content_type), (b"x-request-id", number.encode())]
+        if reply.headers:
+            found += reply.headers
+        if route.cors and (origin := headers.get(b"origin")) is not None:
+            found += self._cors.headers(origin)
         await _write(send, reply.status, reply.body, found)
         self._counted(route, reply.status).inc()
 
@@ -106,38 +118,55 @@ class FastLane:
             self._counters[(route.path, route.method, status)] = found
         return found
 
-    async def _handle(
-        self, route: FastRoute, scope: Scope, receive: Receive, headers: dict[bytes, bytes], number: str
-    ) -> FastReply:
-        body = await _body(receive, headers, route.body_limit or self._body_limit)
+    def _request(
+        self, route: FastRoute, scope: Scope, headers: dict[bytes, bytes], body: bytes, number: str
+    ) -> FastRequest:
         client = scope.get("client")
-        request = FastRequest(
-            method=route.method,
-            path=route.path,
-            query=scope.get("query_string", b""),
-            headers=headers,
-            body=body,
-            client_ip=self._clients.address(client[0] if client else "", headers.get(b"x-forwarded-for")),
-            request_id=number,
-        )
-        return await route.handler(request)
+        peer = self._clients.address(client[0] if client else "", headers.get(b"x-forwarded-for"))
+        return FastRequest(route.method, route.path, scope.get("query_string", b""), headers, body, peer, number)
+
+
+def _allowed(routes: Iterable[FastRoute]) -> dict[str, bytes]:
+    """The methods of each hot path, as the Allow header tells them."""
+    found: dict[str, set[str]] = {}
+    for route in routes:
+        found.setdefault(route.path, set()).update((route.method, "OPTIONS") if route.cors else (route.method,))
+    return {path: ", ".join(sorted(methods)).encode() for path, methods in found.items()}
+
+
+async def _refuse_method(scope: Scope, send: Send, allowed: bytes) -> None:
+    number = request_id(_header(scope, b"x-request-id"))
+    told = problem(NotAllowed(f"The address is there, but only for {allowed.decode()}."), number)
+    body = b"" if scope["method"] == "HEAD" else msgspec.json.encode(told)
+    head = [(b"content-type", MEDIA_TYPE.encode()), (b"x-request-id", number.encode()), (b"allow", allowed)]
+    await _write(send, told.status, body, head)
+
+
+def _failed(error: Exception, number: str, route: FastRoute) -> FastReply:
+    known = translated(error)
+    if known.status >= 500 and known.status != 503:
+        log.exception("request-failed", request_id=number, route=route.path)
+    extra = [(name.lower().encode(), value.encode()) for name, value in headers_of(known).items()]
+    return FastReply(known.status, msgspec.json.encode(problem(known, number)), MEDIA_TYPE.encode(), extra)
 
 
 async def _body(receive: Receive, headers: dict[bytes, bytes], limit: int) -> bytes:
-    length = headers.get(b"content-length", b"0")
-    if length.isdigit() and int(length) > limit:
+    told = headers.get(b"content-length", b"")
+    length = int(told) if told.isdigit() else -1
+    if length > limit:
         await drain(receive)
         raise too_large(limit)
     message = await receive()
     if message["type"] == "http.disconnect":
         raise ClientGone
     body: bytes = message.get("body", b"")
-    if not message.get("more_body", False):
+    # As long as the client said it would be: the server's word that nothing follows would cost a turn of the loop.
+    if len(body) == length or not message.get("more_body", False):
         if len(body) > limit:
             raise too_large(limit)
         return body
     chunks, size = [body], len(body)
-    while message.get("more_body", False):
+    while message.get("more_body", False) and size != length:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise ClientGone
@@ -174,6 +203,7 @@ def _header(scope: Scope, name: bytes) -> bytes | None:
 
 
 async def _write(send: Send, status: int, body: bytes, headers: list[tuple[bytes, bytes]]) -> None:
-    head = headers if status == 204 else [*headers, (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": status, "headers": head})
+    if status != 204:
+        headers.append((b"content-length", b"%d" % len(body)))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -15,7 +15,7 @@ from handbill.api.clients import Clients, request_id
 from handbill.api.cors import Cors
 from handbill.api.fastlane import App, Receive, Scope, Send, drain, too_large
 from handbill.kit.errors import Invalid
-from handbill.kit.telemetry import logs, metrics
+from handbill.kit.telemetry import logs, metrics, tracing
 from handbill.tenants.model import REQUEST_ID
 
 TENANTS_BY_NAME = 50
@@ -56,8 +56,12 @@ class FrontDoor:
         started = time.perf_counter()
         metrics.API_IN_FLIGHT.inc()
         try:
-            with structlog.contextvars.bound_contextvars(request_id=number):
-                await self._behind(scope, limited, answer)
+            with structlog.contextvars.bound_contextvars(request_id=number), tracing.span("request") as span:
+                try:
+                    await self._behind(scope, limited, answer)
+                finally:
+                    if span is not None:
+                        _describe(span, scope, answer.status, number)
         finally:
             REQUEST_ID.reset(mark)
             metrics.API_IN_FLIGHT.dec()
@@ -90,6 +94,13 @@ class FrontDoor:
                 return "other"
             self._named.add(tenant)
         return str(tenant)
+
+
+def _describe(span: Any, scope: Scope, status: int, number: str) -> None:
+    """The route is known only once it has answered. Its template, not its path: a path may name a person."""
+    route = str(scope.get("path_template") or "unmatched")
+    span.update_name(f"{scope['method']} {route}")
+    span.set_attributes({"http.route": route, "http.response.status_code": status, "handbill.request_id": number})
 
 
 class _Answer:

@@ -73,7 +73,13 @@ async def health() -> Health:
     tags=["Health"],
     opt={
         "public": True,
-        "example": {"ready": True, "parts": {"postgres": {"ok": True, "vital": True, "detail": {}}}},
+        "example": {
+            "ready": True,
+            "parts": {
+                "postgres": {"ok": True, "vital": True, "detail": {}},
+                "journal": {"ok": True, "vital": False, "detail": {"lag_events": 120, "lag_seconds": 0.04}},
+            },
+        },
     },
 )
 async def ready(readiness: NamedDependency[SkipValidation[Readiness]]) -> Response[Ready]:

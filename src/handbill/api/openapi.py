@@ -136,7 +136,7 @@ def _finish(operation: dict[str, Any], opt: dict[str, Any]) -> None:
     replies: dict[str, Any] = operation["responses"]
     replies.pop("400", None)  # Litestar's own shape of errors, which we never send
     for status, reply in replies.items():
-        if status == "204":
+        if status == "204" or status.startswith("3"):  # neither has a body
             reply.pop("content", None)
         for content in reply.get("content", {}).values():
             if status.startswith("2") and "example" in opt:

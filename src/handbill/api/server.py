@@ -20,6 +20,7 @@ from granian.server.embed import Server
 from handbill.api.app import build
 from handbill.api.fastlane import App
 from handbill.api.operators import OperatorListener
+from handbill.kit import garbage
 from handbill.kit.errors import Broken
 from handbill.kit.telemetry import logs
 from handbill.settings import Settings
@@ -42,6 +43,7 @@ async def serve(house: House, settings: Settings, *, ready: Callable[[], None] |
         try:
             try:
                 if await _started(house, stopping):
+                    garbage.settle()
                     await _run(build(house, settings), settings, stopping, ready)
             finally:
                 await house.stop()

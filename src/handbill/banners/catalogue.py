@@ -19,7 +19,7 @@ from uuid import UUID
 import msgspec
 
 from handbill.banners import store
-from handbill.banners.model import Banner, Campaign, Placement
+from handbill.banners.model import Banner, Campaign, Deciding, Placement
 from handbill.infra.postgres import Database
 from handbill.infra.redis import Redis
 from handbill.kit.clock import Clock
@@ -53,12 +53,13 @@ class Snapshot(msgspec.Struct, frozen=True):
     by_id: Mapping[int, Banner]
     placements: Mapping[int, Placement]
     campaigns: Mapping[int, Campaign]
+    deciding: Deciding = Deciding()
 
     def shown(self, now: datetime) -> list[Banner]:
         """Banners whose switch is on and whose window, and whose campaign's, holds `now`; in order of their ids."""
-        return [banner for banner in self.banners if banner.open_at(now) and self._campaign_open(banner, now)]
+        return [banner for banner in self.banners if banner.open_at(now) and self.campaign_open(banner, now)]
 
-    def _campaign_open(self, banner: Banner, now: datetime) -> bool:
+    def campaign_open(self, banner: Banner, now: datetime) -> bool:
         if banner.campaign_id is None:
             return True
         campaign = self.campaigns.get(banner.campaign_id)
@@ -154,8 +155,9 @@ class Catalogue:
     async def _load(self, tenants: Sequence[int], versions: Mapping[int, int]) -> None:
         async with self._database.worker() as tx:
             banners, placements, campaigns = await store.load(tx, tenants)
+            deciding = await store.load_deciding(tx, tenants)
         for tenant in tenants:
-            snapshot = _snapshot(tenant, versions[tenant], banners, placements, campaigns)
+            snapshot = _snapshot(tenant, versions[tenant], banners, placements, campaigns, deciding.get(tenant))
             self._swap(snapshot)
         metrics.CATALOGUE_LOADS.inc(len(tenants))
 
@@ -231,6 +233,7 @@ def _snapshot(
     banners: Sequence[Banner],
     placements: Sequence[Placement],
     campaigns: Sequence[Campaign],
+    deciding: Deciding | None = None,
 ) -> Snapshot:
     own = tuple(sorted((banner for banner in banners if banner.tenant_id == tenant), key=lambda banner: banner.id))
     return Snapshot(
@@ -240,6 +243,7 @@ def _snapshot(
         {banner.id: banner for banner in own},
         {place.id: place for place in placements if place.tenant_id == tenant},
         {campaign.id: campaign for campaign in campaigns if campaign.tenant_id == tenant},
+        deciding or Deciding(),
     )
 
 

@@ -5,7 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from handbill.banners.examples import ID
-from handbill.banners.wire import Accepted, BatchAccepted, ClickIn, ImpressionIn, Shown, ViewIn
+from handbill.banners.wire import (
+    Accepted,
+    BatchAccepted,
+    ClickIn,
+    DecideIn,
+    Decisions,
+    ImpressionIn,
+    Shown,
+    ViewIn,
+)
 from handbill.kit.fast import FastDoc, FastQuery
 
 _IMPRESSION: dict[str, Any] = {
@@ -64,10 +73,51 @@ VIEWS = FastDoc(
 BANNERS = FastDoc(
     "The banners a user may see now", "Serving", "getBanners",
     "The tenant by its write key, the user by the tenant's token or by user_id. Treat any failure as an empty list.",
-    None, None, Shown, {"banners": [ID], "user_id": "user-42"}, 200, (400, 401, 403, 404, 503),
+    None, None, Shown, {"banners": [ID], "user_id": "user-42"}, 200, (400, 401, 403, 404, 429, 503),
     (
         FastQuery("user_id", "Whose caps to look at; not needed with a user's token."),
         FastQuery("placement", "Only banners for this placement, by slug or id."),
+        FastQuery("country", "Where the user is, for targeting; else by the client's address where that is known."),
+        FastQuery("language", "The user's language, for targeting; else the browser's."),
+        FastQuery("session_id", "For limits per session."),
+        FastQuery("device_id", "For limits per device."),
     ),
+    write_key=True,
+)  # fmt: skip
+_SIGNED = "EAAAAAEAAAABAAAAAAAAAZqMq1yAAAFRgG1f3Yl2bLkAAAAA0Yq3r0Zx0n8x3mHqk1w2a5Q"
+DECIDE = FastDoc(
+    "Decide what a user sees", "Serving", "decide",
+    "The best banners for each placement, none twice. The tenant by its write key, the user by the tenant's token or "
+    "by user_id. Treat any failure as an empty list. explain=1 takes a secret key with banners:read instead.",
+    DecideIn,
+    {"user_id": "user-42", "placements": ["home-top"], "limit": 1, "context": {"url": "https://shop.example.com/"}},
+    Decisions,
+    {
+        "user_id": "user-42",
+        "decided_at": "2026-06-19T10:15:30.000Z",
+        "decisions": [
+            {
+                "placement": "home-top",
+                "placement_id": ID,
+                "banners": [
+                    {
+                        "banner_id": ID,
+                        "variant": None,
+                        "title": "Summer sale",
+                        "description": None,
+                        "image_url": "https://cdn.example.com/summer.png",
+                        "asset_url": None,
+                        "click_url": f"/r/{_SIGNED}",
+                        "z_duration_sec": 3,
+                        "token": _SIGNED,
+                        "expires_at": "2026-06-20T10:15:30.000Z",
+                    }
+                ],
+            }
+        ],
+    },
+    200,
+    (400, 401, 403, 404, 413, 415, 429, 503),
+    (FastQuery("explain", "1: with every banner's verdict."),),
     write_key=True,
 )  # fmt: skip

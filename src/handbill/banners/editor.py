@@ -11,7 +11,16 @@ from msgspec import UNSET, structs
 
 from handbill.banners import store
 from handbill.banners.catalogue import Catalogue
-from handbill.banners.checks import banner_faults, refuse, window_faults, window_of
+from handbill.banners.checks import (
+    banner_faults,
+    cap_faults,
+    caps_raised,
+    limits_raised,
+    ranking_faults,
+    refuse,
+    window_faults,
+    window_of,
+)
 from handbill.banners.model import (
     Banner,
     BannerFilter,
@@ -20,6 +29,8 @@ from handbill.banners.model import (
     Campaign,
     CampaignPatch,
     CampaignView,
+    Deciding,
+    DecidingPatch,
     NewBanner,
     NewCampaign,
     NewPlacement,
@@ -52,7 +63,10 @@ class Editor:
 
     async def create_placement(self, tenant: int, new: NewPlacement, *, actor: str) -> PlacementView:
         now = self._clock.now()
-        place = Placement(0, tenant, self._ids.new(), new.name, new.slug, new.description, 1, now, now, None)
+        refuse(cap_faults(new.caps) + ranking_faults(new.ranking))
+        place = Placement(
+            0, tenant, self._ids.new(), new.name, new.slug, new.description, 1, now, now, None, new.ranking, new.caps
+        )
         try:
             async with self._database.tenant(tenant) as tx:
                 made = placement_view(await store.create_placement(tx, place))
@@ -81,7 +95,10 @@ class Editor:
             async with self._database.tenant(tenant) as tx:
                 before = _found(await store.find_placement(tx, tenant, public_id, lock=True), "PLACEMENT")
                 etags.check(version, before.version)
-                wanted = structs.replace(before, **_given(patch))
+                wanted: Placement = structs.replace(before, **_given(patch))
+                refuse(cap_faults(wanted.caps) + ranking_faults(wanted.ranking))
+                if caps_raised(before.caps, wanted.caps):
+                    wanted = structs.replace(wanted, limits_raised_at=self._clock.now())
                 after = placement_view(await store.update_placement(tx, wanted, self._clock.now()))
                 await self._note(tx, tenant, actor, "placement.change", public_id, placement_view(before), after)
         except UniqueViolation:
@@ -100,11 +117,11 @@ class Editor:
     # --- campaigns
 
     async def create_campaign(self, tenant: int, new: NewCampaign, *, actor: str) -> CampaignView:
-        refuse(window_faults(new.starts_at, new.ends_at, ("starts_at", "ends_at")))
+        refuse(window_faults(new.starts_at, new.ends_at, ("starts_at", "ends_at")) + cap_faults(new.caps))
         now = self._clock.now()
         campaign = Campaign(
             0, tenant, self._ids.new(), new.name, campaign_status(new.starts_at, new.ends_at, now), new.is_active,
-            new.starts_at, new.ends_at, 1, now, now, None,
+            new.starts_at, new.ends_at, 1, now, now, None, new.caps,
         )  # fmt: skip
         async with self._database.tenant(tenant) as tx:
             made = campaign_view(await store.create_campaign(tx, campaign))
@@ -131,8 +148,10 @@ class Editor:
         async with self._database.tenant(tenant) as tx:
             before = _found(await store.find_campaign(tx, tenant, public_id, lock=True), "CAMPAIGN")
             etags.check(version, before.version)
-            wanted = structs.replace(before, **_given(patch))
-            refuse(window_faults(wanted.starts_at, wanted.ends_at, ("starts_at", "ends_at")))
+            wanted: Campaign = structs.replace(before, **_given(patch))
+            refuse(window_faults(wanted.starts_at, wanted.ends_at, ("starts_at", "ends_at")) + cap_faults(wanted.caps))
+            if caps_raised(before.caps, wanted.caps):
+                wanted = structs.replace(wanted, limits_raised_at=now)
             wanted = structs.replace(wanted, status=campaign_status(wanted.starts_at, wanted.ends_at, now))
             after = campaign_view(await store.update_campaign(tx, wanted, now))
             await self._note(tx, tenant, actor, "campaign.change", public_id, campaign_view(before), after)
@@ -239,6 +258,22 @@ class Editor:
             await self._note(tx, tenant, actor, "banner.delete", public_id, await self._view(tx, banner), None)
         await self._catalogue.changed(tenant)
 
+    # --- deciding
+
+    async def read_deciding(self, tenant: int) -> Deciding:
+        async with self._database.tenant(tenant) as tx:
+            return await store.read_deciding(tx, tenant)
+
+    async def change_deciding(self, tenant: int, patch: DecidingPatch, *, version: int | None, actor: str) -> Deciding:
+        refuse(ranking_faults(patch.ranking))
+        async with self._database.tenant(tenant) as tx:
+            before = await store.read_deciding(tx, tenant)
+            etags.check(version, before.version)
+            after = await store.write_deciding(tx, tenant, patch.ranking, self._clock.now())
+            await self._note(tx, tenant, actor, "deciding.change", "deciding", before, after)
+        await self._catalogue.changed(tenant)
+        return after
+
     # --- parts
 
     async def _drawn(self, tx: Tx, tenant: int, new: NewBanner) -> Banner:
@@ -251,7 +286,9 @@ class Editor:
             new.name or new.title or f"Banner {str(public_id)[:8]}", new.title, new.description, new.image_url,
             new.cta_link, new.asset_url, new.x_times, new.y_hours, new.z_duration_sec, new.is_active, publish_at,
             expires_at, schedule_status(publish_at, expires_at, now),
-            await self._placement_numbers(tx, tenant, new.placement_ids), 1, now, now, None, None,
+            await self._placement_numbers(tx, tenant, new.placement_ids), 1, now, now, None, None, None,
+            new.targeting, new.priority, new.weight, new.revenue, new.variants, new.holdout_percent, new.caps,
+            new.cap_mode, new.cap_by,
         )  # fmt: skip
         banner = structs.replace(banner, name=banner.name[:200])
         refuse(banner_faults(banner))
@@ -272,7 +309,7 @@ class Editor:
             given["placement_ids"] = await self._placement_numbers(tx, tenant, patch.placement_ids)
         wanted: Banner = structs.replace(before, **given)
         refuse(banner_faults(wanted))
-        if wanted.x_times > before.x_times or wanted.y_hours > before.y_hours:
+        if limits_raised(before, wanted):
             wanted = structs.replace(wanted, limits_raised_at=now)
         return structs.replace(wanted, schedule_status=schedule_status(wanted.publish_at, wanted.expires_at, now))
 
@@ -298,7 +335,7 @@ class Editor:
         return banner_view(banner, places, campaigns)
 
     async def _note(
-        self, tx: Tx, tenant: int, actor: str, action: str, public_id: UUID, before: object, after: object
+        self, tx: Tx, tenant: int, actor: str, action: str, public_id: UUID | str, before: object, after: object
     ) -> None:
         await store.changed(tx, tenant)
         await self._audit.write(

@@ -35,6 +35,15 @@ BANNER: dict[str, Any] = {
     "campaign_id": None,
     "placement_ids": [],
     "archived": False,
+    "targeting": {"country": ["NL", "DE"], "device": "mobile"},
+    "priority": 0,
+    "weight": 100,
+    "revenue": 0.0,
+    "variants": [],
+    "holdout_percent": 0.0,
+    "caps": [],
+    "cap_mode": "soft",
+    "cap_by": "user",
     "version": 1,
     "created_at": _AT,
     "updated_at": _AT,
@@ -45,6 +54,8 @@ PLACEMENT: dict[str, Any] = {
     "name": "Home, top",
     "slug": "home-top",
     "description": None,
+    "ranking": [],
+    "caps": [],
     "version": 1,
     "created_at": _AT,
     "updated_at": _AT,
@@ -57,9 +68,23 @@ CAMPAIGN: dict[str, Any] = {
     "is_active": True,
     "starts_at": "2026-04-01T00:00:00Z",
     "ends_at": None,
+    "caps": [],
     "version": 1,
     "created_at": _AT,
     "updated_at": _AT,
+}
+
+DECIDING: dict[str, Any] = {"ranking": ["priority", "recency"], "version": 1}
+PUBLIC_BANNER: dict[str, Any] = {
+    "banner_id": ID,
+    "variant": None,
+    "title": "Summer sale",
+    "description": "Everything for the beach",
+    "image_url": "https://cdn.example.com/summer.png",
+    "asset_url": "https://cdn.example.com/banners/summer-sale",
+    "cta_link": "https://shop.example.com/summer",
+    "z_duration_sec": 3,
+    "version": 1,
 }
 
 _FIGURES: dict[str, Any] = {

@@ -7,7 +7,7 @@ either pair. Shown = the operator's switch is on and now lies in the window, of 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
 import msgspec
@@ -24,8 +24,47 @@ ZSeconds = Annotated[int, Meta(ge=1, le=3600, description="How long it stays on 
 
 When = Annotated[datetime, Meta(tz=True, description="A time with its zone, e.g. 2026-04-01T00:00:00Z")]
 
+Priority = Annotated[int, Meta(ge=-1000, le=1000, description="Higher goes first")]
+Weight = Annotated[int, Meta(ge=1, le=10_000, description="Its share of chances among equals")]
+Revenue = Annotated[float, Meta(ge=0, le=1_000_000_000, description="What one view is worth, for ranking only")]
+Percent = Annotated[float, Meta(ge=0, le=100)]
+Targeting = Annotated[dict[str, Any], Meta(description="Whom it is for: see the page on targeting; null is everybody")]
+VariantKey = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,31}$", description="The variant's short name")]
+
+Criterion = Literal["priority", "weight", "ctr", "revenue", "recency", "least_seen"]
+Ranking = Annotated[
+    list[Criterion], Meta(max_length=6, description="What decides the order, most important first; empty: the default")
+]
+CapPer = Literal["window", "lifetime", "session"]
+CapMode = Literal["soft", "strict"]
+CapBy = Literal["user", "device"]
+
 ScheduleStatus = Literal["scheduled", "active", "expired"]
 CampaignStatus = Literal["scheduled", "active", "ended"]
+
+
+class CapRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """At most `x` views: in any `y_hours` hours, in a lifetime, or in one session."""
+
+    x: XTimes
+    y_hours: YHours | None = None
+    per: CapPer = "window"
+
+
+class Variant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One face of a banner in an A/B test: what it does not say itself is the banner's own."""
+
+    key: VariantKey
+    weight: Weight = 100
+    title: Title | None = None
+    description: Text | None = None
+    image_url: Url | None = None
+    cta_link: Url | None = None
+    asset_url: Url | None = None
+
+
+CapRules = Annotated[list[CapRule], Meta(max_length=5, description="Further limits; each of them must have room")]
+Variants = Annotated[list[Variant], Meta(max_length=10, description="Faces to test against each other")]
 
 
 class Placement(msgspec.Struct, frozen=True):
@@ -39,6 +78,9 @@ class Placement(msgspec.Struct, frozen=True):
     created_at: datetime
     updated_at: datetime
     deleted_at: datetime | None
+    ranking: list[Criterion] = []
+    caps: list[CapRule] = []
+    limits_raised_at: datetime | None = None
 
 
 class Campaign(msgspec.Struct, frozen=True):
@@ -54,6 +96,8 @@ class Campaign(msgspec.Struct, frozen=True):
     created_at: datetime
     updated_at: datetime
     deleted_at: datetime | None
+    caps: list[CapRule] = []
+    limits_raised_at: datetime | None = None
 
     def open_at(self, now: datetime) -> bool:
         return self.is_active and self.deleted_at is None and _inside(self.starts_at, self.ends_at, now)
@@ -84,6 +128,15 @@ class Banner(msgspec.Struct, frozen=True):
     archived_at: datetime | None
     deleted_at: datetime | None
     limits_raised_at: datetime | None = None
+    targeting: dict[str, Any] | None = None
+    priority: int = 0
+    weight: int = 100
+    revenue: float = 0.0
+    variants: list[Variant] = []
+    holdout_percent: float = 0.0
+    caps: list[CapRule] = []
+    cap_mode: CapMode = "soft"
+    cap_by: CapBy = "user"
 
     def open_at(self, now: datetime) -> bool:
         """Its own switch and window; the campaign's come on top."""
@@ -112,12 +165,16 @@ class NewPlacement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: Name
     slug: Slug
     description: Text | None = None
+    ranking: Ranking = []
+    caps: CapRules = []
 
 
 class PlacementPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: Name | UnsetType = UNSET
     slug: Slug | UnsetType = UNSET
     description: Text | UnsetType | None = UNSET
+    ranking: Ranking | UnsetType = UNSET
+    caps: CapRules | UnsetType = UNSET
 
 
 class NewCampaign(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -125,6 +182,7 @@ class NewCampaign(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     is_active: bool = True
     starts_at: When | None = None
     ends_at: When | None = None
+    caps: CapRules = []
 
 
 class CampaignPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -132,6 +190,7 @@ class CampaignPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     is_active: bool | UnsetType = UNSET
     starts_at: When | UnsetType | None = UNSET
     ends_at: When | UnsetType | None = UNSET
+    caps: CapRules | UnsetType = UNSET
 
 
 class NewBanner(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -151,6 +210,15 @@ class NewBanner(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     end_date: When | None = None
     publish_at: When | None = None
     expires_at: When | None = None
+    targeting: Targeting | None = None
+    priority: Priority = 0
+    weight: Weight = 100
+    revenue: Revenue = 0.0
+    variants: Variants = []
+    holdout_percent: Percent = 0.0
+    caps: CapRules = []
+    cap_mode: CapMode = "soft"
+    cap_by: CapBy = "user"
 
 
 class BannerPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -170,6 +238,26 @@ class BannerPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     end_date: When | UnsetType | None = UNSET
     publish_at: When | UnsetType | None = UNSET
     expires_at: When | UnsetType | None = UNSET
+    targeting: Targeting | UnsetType | None = UNSET
+    priority: Priority | UnsetType = UNSET
+    weight: Weight | UnsetType = UNSET
+    revenue: Revenue | UnsetType = UNSET
+    variants: Variants | UnsetType = UNSET
+    holdout_percent: Percent | UnsetType = UNSET
+    caps: CapRules | UnsetType = UNSET
+    cap_mode: CapMode | UnsetType = UNSET
+    cap_by: CapBy | UnsetType = UNSET
+
+
+class Deciding(msgspec.Struct, frozen=True):
+    """How a tenant's banners are decided where nothing narrower says otherwise."""
+
+    ranking: list[Criterion] = []
+    version: int = 0
+
+
+class DecidingPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    ranking: Ranking
 
 
 # --- what callers get
@@ -197,6 +285,15 @@ class BannerView(msgspec.Struct, frozen=True):
     campaign_id: UUID | None
     placement_ids: list[UUID]
     archived: bool
+    targeting: Targeting | None
+    priority: int
+    weight: int
+    revenue: float
+    variants: list[Variant]
+    holdout_percent: float
+    caps: list[CapRule]
+    cap_mode: CapMode
+    cap_by: CapBy
     version: int
     created_at: datetime
     updated_at: datetime
@@ -207,6 +304,8 @@ class PlacementView(msgspec.Struct, frozen=True):
     name: str
     slug: str
     description: str | None
+    ranking: list[Criterion]
+    caps: list[CapRule]
     version: int
     created_at: datetime
     updated_at: datetime
@@ -219,6 +318,7 @@ class CampaignView(msgspec.Struct, frozen=True):
     is_active: bool
     starts_at: datetime | None
     ends_at: datetime | None
+    caps: list[CapRule]
     version: int
     created_at: datetime
     updated_at: datetime

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from datetime import date, datetime, timedelta
 
 import msgspec
 
 from handbill.infra import sqlfiles
-from handbill.infra.postgres import Database
+from handbill.infra.postgres import Database, Tx
 from handbill.kit.clock import Clock
 from handbill.kit.telemetry import logs, metrics
 
@@ -15,6 +16,7 @@ S = sqlfiles.load("handbill.banners")
 _log = logs.get("retention")
 PARENTS = ("banners.banner_impressions", "banners.banner_clicks", "caps.user_views")
 AHEAD = 2
+Archive = Callable[[Tx, date], Awaitable[None]]
 
 
 class Cleaned(msgspec.Struct, frozen=True):
@@ -26,10 +28,13 @@ class Cleaned(msgspec.Struct, frozen=True):
 
 
 class Retention:
-    def __init__(self, database: Database, clock: Clock, *, days: int = 90) -> None:
+    """`archive` is told of a month before its rows go, inside the same transaction."""
+
+    def __init__(self, database: Database, clock: Clock, *, days: int = 90, archive: Archive | None = None) -> None:
         self._database = database
         self._clock = clock
         self._days = days
+        self._archive = archive
 
     async def run(self) -> Cleaned:
         now = self._clock.now()
@@ -70,6 +75,8 @@ class Retention:
             if await tx.fetchval(S.unrolled_before, end):
                 _log.warning("retention-waits", month=month.isoformat(), detail="a day in it is not rolled up yet")
                 return False
+            if self._archive is not None:
+                await self._archive(tx, month)
             await tx.execute(S.mark_raw_gone, end)
             for parent in PARENTS:
                 await tx.fetchval(S.drop_month, parent, month)

@@ -10,7 +10,7 @@ from litestar import Controller, Request, Response, delete, get, patch, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery, HeaderParameter, JSONBody, QueryParameter, SkipValidation
 
-from handbill.banners import examples
+from handbill.banners import examples, public_routes
 from handbill.banners.bulk import banners_from
 from handbill.banners.model import (
     BannerFilter,
@@ -19,6 +19,8 @@ from handbill.banners.model import (
     CampaignPatch,
     CampaignStatus,
     CampaignView,
+    Deciding,
+    DecidingPatch,
     NewBanner,
     NewCampaign,
     NewPlacement,
@@ -282,4 +284,28 @@ class CampaignRoutes(Controller):
         )
 
 
-handlers = [BannerRoutes, PlacementRoutes, CampaignRoutes, StatsRoutes]
+class DecidingRoutes(Controller):
+    path = "/admin/deciding"
+    tags = ("Banners",)
+
+    @get(operation_id="getDeciding", opt={"scope": "banners:read", "example": examples.DECIDING})
+    async def read(self, banners: Banners, principal: Who) -> Response[Deciding]:
+        """How banners are ranked where a placement does not say otherwise."""
+        found = await banners.editor.read_deciding(principal.tenant_id)
+        return Response(found, headers={"ETag": etag(found.version)})
+
+    @patch(
+        operation_id="changeDeciding",
+        opt={"scope": "banners:write", "example": examples.DECIDING, "body_example": {"ranking": ["priority", "ctr"]}},
+    )
+    async def change(
+        self, banners: Banners, principal: Who, data: JSONBody[DecidingPatch], if_match: IfMatch = None
+    ) -> Response[Deciding]:
+        """Choose what decides the order, most important first. An empty list is the default again."""
+        found = await banners.editor.change_deciding(
+            principal.tenant_id, data, version=wanted_version(if_match), actor=principal.actor
+        )
+        return Response(found, headers={"ETag": etag(found.version)})
+
+
+handlers = [BannerRoutes, PlacementRoutes, CampaignRoutes, DecidingRoutes, StatsRoutes, *public_routes.handlers]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from handbill.banners.backfill import Backfill
 from handbill.banners.catalogue import Catalogue
 from handbill.banners.editor import Editor
+from handbill.banners.erasure import Erasure
 from handbill.banners.imports import CHUNK, Importer, Refused, lines
 from handbill.banners.limits import CatalogueBook
 from handbill.banners.retention import Retention
 from handbill.banners.rollup import Rollup
 from handbill.banners.schedule import Schedule
 from handbill.banners.serving import Serving
+from handbill.banners.show import Show, ShowPolicy
 from handbill.banners.sink import BannerSink
 from handbill.banners.stats import Stats, StatsAnswer, StatsQuery
 from handbill.banners.tally import FIGURES
@@ -27,15 +30,17 @@ from handbill.kit.ids import Ids
 from handbill.tenants.service import TenantService
 
 __all__ = [
-    "CHUNK", "STATE", "BannerSink", "BannersService", "Catalogue", "CatalogueBook", "Refused",
+    "CHUNK", "STATE", "BannerSink", "BannersService", "Catalogue", "CatalogueBook", "Refused", "ShowPolicy",
     "ThrottlePolicy", "lines",
 ]  # fmt: skip
 
+_TOUCHED = frozenset({"updated_at", "limits_raised_at"})  # the back-fill clears the latter in its own time
 _RAW = frozenset({"received_at", "lane"})
 STATE = (
-    StateTable("banners.placements", ("id",), frozenset({"updated_at"})),
-    StateTable("banners.campaigns", ("id",), frozenset({"updated_at"})),
-    StateTable("banners.banners", ("id",), frozenset({"updated_at"})),
+    StateTable("banners.placements", ("id",), _TOUCHED),
+    StateTable("banners.campaigns", ("id",), _TOUCHED),
+    StateTable("banners.banners", ("id",), _TOUCHED),
+    StateTable("banners.deciding", ("tenant_id",), frozenset({"updated_at"})),
     StateTable("banners.banner_impressions", ("tenant_id", "event_key"), _RAW),
     StateTable("banners.banner_clicks", ("tenant_id", "event_key"), _RAW),
     StateTable("banners.banner_stats", (), frozenset({"lane", "updated_at"}), frozenset(FIGURES)),
@@ -56,6 +61,7 @@ class BannersService:
         throttle: ThrottlePolicy | None = None,
         accidental_close_ms: int = 500,
         retention_days: int = 90,
+        show: ShowPolicy | None = None,
         keys: Keys | None = None,
     ) -> None:
         ids = Ids(clock)
@@ -65,14 +71,32 @@ class BannersService:
         self.rollup = Rollup(database, clock, ids)
         self.stats = Stats(database, tenants.directory, clock)
         self.retention = Retention(database, clock, days=retention_days)
+        self.erasure = Erasure(database)
         self.importer = Importer(catalogue, events, clock)
         self._events = events
-        guard = Throttle(redis, keys or Keys(), clock, throttle)
-        self.serving = Serving(catalogue, caps, tenants.directory, clock)
+        keys = keys or Keys()
+        guard = Throttle(redis, keys, clock, throttle)
+        self.backfill = Backfill(database, catalogue, caps, clock)
+        self.show = Show(database, redis, tenants.directory, catalogue, caps, events, guard, clock, keys, show)
+        self.serving = Serving(catalogue, caps, tenants.directory, clock, show=self.show)
         self._tracking = Tracking(catalogue, events, tenants.directory, guard, clock)
         self._views = Views(
-            catalogue, events, caps, tenants.directory, guard, clock, accidental_close_ms=accidental_close_ms
+            catalogue,
+            events,
+            caps,
+            tenants.directory,
+            guard,
+            clock,
+            tokens=self.show.tokens,
+            accidental_close_ms=accidental_close_ms,
         )
+
+    async def start(self) -> None:
+        """Begin to look after what decisions need beside the catalogue: rates so far, and the table of countries."""
+        await self.show.start()
+
+    async def stop(self) -> None:
+        await self.show.stop()
 
     async def read_stats(self, tenant_id: int, query: StatsQuery) -> StatsAnswer:
         return await self.stats.read(tenant_id, query, self._events.lag[1])

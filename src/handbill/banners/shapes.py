@@ -20,14 +20,15 @@ from handbill.banners.model import (
 
 def placement_view(place: Placement) -> PlacementView:
     return PlacementView(
-        place.public_id, place.name, place.slug, place.description, place.version, place.created_at, place.updated_at
-    )
+        place.public_id, place.name, place.slug, place.description, place.ranking, place.caps, place.version,
+        place.created_at, place.updated_at,
+    )  # fmt: skip
 
 
 def campaign_view(campaign: Campaign) -> CampaignView:
     return CampaignView(
         campaign.public_id, campaign.name, campaign.status, campaign.is_active, campaign.starts_at, campaign.ends_at,
-        campaign.version, campaign.created_at, campaign.updated_at,
+        campaign.caps, campaign.version, campaign.created_at, campaign.updated_at,
     )  # fmt: skip
 
 
@@ -52,6 +53,15 @@ def banner_view(banner: Banner, placements: Mapping[int, UUID], campaigns: Mappi
         campaign_id=campaigns.get(banner.campaign_id) if banner.campaign_id is not None else None,
         placement_ids=[placements[place] for place in banner.placement_ids if place in placements],
         archived=banner.archived_at is not None,
+        targeting=banner.targeting,
+        priority=banner.priority,
+        weight=banner.weight,
+        revenue=banner.revenue,
+        variants=banner.variants,
+        holdout_percent=banner.holdout_percent,
+        caps=banner.caps,
+        cap_mode=banner.cap_mode,
+        cap_by=banner.cap_by,
         version=banner.version,
         created_at=banner.created_at,
         updated_at=banner.updated_at,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from datetime import date
 
@@ -18,7 +19,10 @@ _COMMON = (
     "device_type", "country_code", "page_url", "occurred_at", "received_at", "lane", "marks",
 )  # fmt: skip
 _IMPRESSIONS = (*_COMMON, "referrer_url")
-_CLICKS = (*_COMMON, "destination_url")
+_CLICKS = (*_COMMON, "destination_url", "variant")
+_DAY_MS = 86_400_000
+_KNOWN_S = 60.0
+_FIRST_DAY = date(1970, 1, 1).toordinal()
 _TABLES = {Impression: "banners.banner_impressions", Click: "banners.banner_clicks"}
 
 
@@ -26,14 +30,19 @@ class BannerSink:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._months: set[tuple[str, date]] = set()
+        self._known_until = 0.0
 
     async def prepare(self, rows: Sequence[Row]) -> None:
         """The month of every row exists before the transaction begins."""
-        wanted: set[tuple[str, date]] = set()
+        if time.monotonic() > self._known_until:  # retention may drop a month that an import of history wants again
+            self._months.clear()
+            self._known_until = time.monotonic() + _KNOWN_S
+        days: set[tuple[str, int]] = set()
         for row in rows:
             table = _TABLES.get(type(row.event))
             if table is not None:
-                wanted.add((table, from_ms(row.event.at).date().replace(day=1)))
+                days.add((table, row.event.at // _DAY_MS))
+        wanted = {(table, _day(number).replace(day=1)) for table, number in days}
         for table, month in sorted(wanted - self._months):
             async with self._database.worker() as tx:
                 await tx.execute(S.make_month, table, month)
@@ -45,12 +54,11 @@ class BannerSink:
         events: list[BannerEvent] = []
         for row in rows:
             event = row.event
-            if isinstance(event, Impression):
+            if type(event) is Impression:
                 impressions.append((*_common(row, event, lane), event.referrer))
-            elif isinstance(event, Click):
-                clicks.append((*_common(row, event, lane), event.destination))
-            if isinstance(event, BannerEvent):
-                events.append(event)
+            elif type(event) is Click:
+                clicks.append((*_common(row, event, lane), event.destination, event.variant))
+            events.append(event)
         if impressions:
             await tx.copy_records("banners.banner_impressions", _IMPRESSIONS, impressions)
         if clicks:
@@ -80,5 +88,10 @@ async def _count(tx: Tx, events: Sequence[BannerEvent], lane: int) -> None:
             S.add_stats,
             columns[0], [bucket_time(bucket) for bucket in columns[1]], *columns[2:5], lane, *figures,
         )  # fmt: skip
-    days = sorted({(event.tenant, from_ms(event.at).date()) for event in events})
-    await tx.execute(S.touch_days, [tenant for tenant, _ in days], [day for _, day in days])
+    days = sorted({(event.tenant, event.at // _DAY_MS) for event in events})
+    await tx.execute(S.touch_days, [tenant for tenant, _ in days], [_day(number) for _, number in days])
+
+
+def _day(number: int) -> date:
+    """The day by its number since 1970: a batch has many events and few days."""
+    return date.fromordinal(_FIRST_DAY + number)

@@ -23,6 +23,11 @@ Ids = Annotated[list[UUID] | None, QueryParameter(max_items=200)]
 By = Annotated[list[Dimension] | None, QueryParameter(name="by", max_items=3, description="One row for each of these.")]
 Zone = Annotated[str | None, QueryParameter(max_length=64, description="Whose days; the tenant's own if not given.")]
 
+_CSV = (
+    "at,impressions,clicks,views,dismissals,marked_impressions,marked_clicks,marked_views,ctr,banner_id,placement_id,"
+    "campaign_id\r\n2026-03-01T00:00:00+00:00,1200,36,800,40,12,1,0,0.03,,,\r\n"
+)
+
 
 class StatsRoutes(Controller):
     path = "/admin/stats/banners"
@@ -46,7 +51,7 @@ class StatsRoutes(Controller):
         query = _query(start, end, interval, by, (banner_id, placement_id, campaign_id), zone)
         return await banners.read_stats(principal.tenant_id, query)
 
-    @get("/csv", operation_id="bannerStatsCsv", media_type="text/csv", opt={"scope": "stats:read"})
+    @get("/csv", operation_id="bannerStatsCsv", media_type="text/csv", opt={"scope": "stats:read", "example": _CSV})
     async def table(
         self,
         banners: Banners,

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import msgspec
 
-from handbill.banners.model import Banner, BannerFilter, Campaign, Placement
+from handbill.banners.model import Banner, BannerFilter, Campaign, Deciding, Placement
 from handbill.infra import sqlfiles
 from handbill.infra.postgres import Tx
 
@@ -18,8 +18,19 @@ S = sqlfiles.load("handbill.banners")
 T = TypeVar("T")
 
 
+_JSON = ("targeting", "variants", "caps")
+
+
 def _as(kind: type[T], row: Mapping[str, Any]) -> T:
-    return msgspec.convert(dict(row), kind)
+    fields = dict(row)
+    for name in _JSON:
+        if isinstance(fields.get(name), str):
+            fields[name] = msgspec.json.decode(fields[name])
+    return msgspec.convert(fields, kind)
+
+
+def _json(value: object) -> str | None:
+    return None if value is None else msgspec.json.encode(value).decode()
 
 
 # --- for the copy in memory
@@ -84,6 +95,8 @@ async def create_placement(tx: Tx, place: Placement) -> Placement:
         place.name,
         place.slug,
         place.description,
+        place.ranking,
+        _json(place.caps),
         place.created_at,
     )
     return _as(Placement, row or {})
@@ -96,8 +109,9 @@ async def find_placement(tx: Tx, tenant_id: int, public_id: UUID, *, lock: bool 
 
 async def update_placement(tx: Tx, place: Placement, at: datetime) -> Placement:
     row = await tx.fetchrow(
-        S.update_placement, place.tenant_id, place.id, place.name, place.slug, place.description, at
-    )
+        S.update_placement, place.tenant_id, place.id, place.name, place.slug, place.description, place.ranking,
+        _json(place.caps), at, place.limits_raised_at,
+    )  # fmt: skip
     return _as(Placement, row or {})
 
 
@@ -131,6 +145,7 @@ async def create_campaign(tx: Tx, campaign: Campaign) -> Campaign:
         campaign.is_active,
         campaign.starts_at,
         campaign.ends_at,
+        _json(campaign.caps),
         campaign.created_at,
     )
     return _as(Campaign, row or {})
@@ -151,7 +166,9 @@ async def update_campaign(tx: Tx, campaign: Campaign, at: datetime) -> Campaign:
         campaign.is_active,
         campaign.starts_at,
         campaign.ends_at,
+        _json(campaign.caps),
         at,
+        campaign.limits_raised_at,
     )
     return _as(Campaign, row or {})
 
@@ -178,7 +195,9 @@ def _told(banner: Banner) -> tuple[object, ...]:
     return (
         banner.campaign_id, banner.name, banner.title, banner.description, banner.image_url, banner.cta_link,
         banner.asset_url, banner.x_times, banner.y_hours, banner.z_duration_sec, banner.is_active, banner.publish_at,
-        banner.expires_at, banner.schedule_status, banner.placement_ids,
+        banner.expires_at, banner.schedule_status, banner.placement_ids, _json(banner.targeting), banner.priority,
+        banner.weight, banner.revenue, _json(banner.variants), banner.holdout_percent, _json(banner.caps),
+        banner.cap_mode, banner.cap_by,
     )  # fmt: skip
 
 
@@ -219,6 +238,28 @@ async def list_banners(
         chosen.search,
     )
     return [_as(Banner, row) for row in rows]
+
+
+# --- deciding
+
+
+async def read_deciding(tx: Tx, tenant_id: int) -> Deciding:
+    row = await tx.fetchrow(S.read_deciding, tenant_id)
+    return _as(Deciding, row) if row else Deciding()
+
+
+async def write_deciding(tx: Tx, tenant_id: int, ranking: Sequence[str], at: datetime) -> Deciding:
+    return _as(Deciding, await tx.fetchrow(S.write_deciding, tenant_id, list(ranking), at) or {})
+
+
+async def load_deciding(tx: Tx, tenants: Sequence[int]) -> dict[int, Deciding]:
+    return {row["tenant_id"]: _as(Deciding, row) for row in await tx.fetch(S.load_deciding, list(tenants))}
+
+
+async def rates(tx: Tx, tenants: Sequence[int], since: datetime) -> dict[int, tuple[int, int]]:
+    """(impressions, clicks) of every banner of these tenants since then, over all lanes and placements."""
+    rows = await tx.fetch(S.rates, list(tenants), since)
+    return {row["banner_id"]: (row["impressions"], row["clicks"]) for row in rows}
 
 
 # --- schedules

@@ -47,9 +47,9 @@ def tally(events: Iterable[BannerEvent]) -> dict[StatKey, list[int]]:
 def figures_of(event: BannerEvent) -> tuple[str, ...]:
     """The figures one event adds to."""
     apart = not APART.isdisjoint(event.marks)
-    if isinstance(event, Impression):
+    if type(event) is Impression:
         return ("marked_impressions",) if apart else ("impressions",)
-    if isinstance(event, Click):
+    if type(event) is Click:
         return ("marked_clicks",) if apart else ("clicks",)
     assert isinstance(event, View)
     if not event.counted:

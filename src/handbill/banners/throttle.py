@@ -1,12 +1,16 @@
 """At most so many tracked events a minute from one client address, over all processes, and seldom a question to Redis.
 
 Each address has one bucket in Redis that holds `limit` tokens and refills evenly over the window. A process takes
-tokens out of it a handful at a time, in one script, and spends them from memory. When Redis is away everybody passes
-(failing open, metered): this guards against floods, not against fraud, and the journal behind it has its own guard.
+tokens out of it a handful at a time, in one script, and spends them from memory. An address that the process does not
+know has a few on credit, and pays for them when it asks for more: most addresses never need to ask. A burst on one
+process meets the limit exactly; a handful that was held for a while, and each further process, can let as many through
+on top. When Redis is away everybody passes (failing open, metered): this guards against floods, not against fraud, and
+the journal behind it has its own guard.
 """
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from dataclasses import dataclass
 
@@ -34,19 +38,27 @@ return {grant, 0}
 
 
 class ThrottlePolicy(msgspec.Struct, frozen=True):
-    """`limit` events in `window_s`; `lease` tokens are taken at a time and kept at most `lease_s`. 0: no limit."""
+    """`limit` events in `window_s`; 0: no limit. `lease` tokens are taken at a time.
+
+    `credit` events of an address that is new to this process pass unasked.
+    """
 
     limit: int = 600
     window_s: float = 60.0
-    lease: int = 20
-    lease_s: float = 5.0
+    lease: int = 10
+    credit: int = 10
 
 
-@dataclass
+@dataclass(slots=True)
 class _Purse:
+    """What an address may still send from memory: on credit, which is owed to the bucket, then by tokens taken."""
+
+    credit: int
+    since: float  # when `owed` was right
+    owed: float = 0.0
     tokens: int = 0
-    until: float = 0.0
     blocked_until: float = 0.0
+    blocked_cost: int = 0  # what costs less may still fit
 
 
 class Throttle:
@@ -55,48 +67,64 @@ class Throttle:
         self._keys = keys
         self._clock = clock
         self._policy = policy or ThrottlePolicy()
+        self._credit = min(self._policy.credit, self._policy.limit)
+        self._rate = self._policy.limit / self._policy.window_s
         self._script = redis.script(_TAKE)
         self._purses: OrderedDict[str, _Purse] = OrderedDict()
 
     async def take(self, address: str, cost: int) -> None:
         """Returns when the address may send `cost` events; raises Throttled when it may not."""
-        if self._policy.limit == 0:
-            return
-        purse = self._purse(address)
-        now = self._clock.monotonic()
-        if purse.tokens >= cost and now < purse.until:
-            purse.tokens -= cost
-            return
-        if now < purse.blocked_until:
-            raise _refused(purse.blocked_until - now)
-        await self._ask(address, purse, cost)
+        if not self.passes(address, cost):
+            await self._ask(address, cost)
 
-    async def _ask(self, address: str, purse: _Purse, cost: int) -> None:
+    def passes(self, address: str, cost: int) -> bool:
+        """Whether `cost` events pass from memory; if not, `take` asks. Hot paths try this first."""
+        if self._rate == 0:
+            return True
+        purse = self._purse(address)
+        if purse.tokens >= cost:
+            purse.tokens -= cost
+            return True
+        if purse.credit < cost:
+            return False
+        purse.credit -= cost
         now = self._clock.monotonic()
-        policy = self._policy
-        if now >= purse.until:
-            purse.tokens = 0  # an old lease is forgotten: the bucket has refilled meanwhile
-        held, purse.tokens = purse.tokens, 0  # whoever asks beside us must not count on the same tokens
-        need = cost - held
-        each = policy.window_s * 1000 / policy.limit
-        arguments = [self._clock.now_ms(), need, need + policy.lease, policy.window_s * 1000, each]
+        purse.owed, purse.since = self._left(purse, now) + cost, now
+        return True
+
+    async def _ask(self, address: str, cost: int) -> None:
+        now = self._clock.monotonic()
+        purse = self._purse(address)
+        if now < purse.blocked_until and cost >= purse.blocked_cost:
+            raise _refused(purse.blocked_until - now)
+        owed, held = math.ceil(self._left(purse, now)), purse.tokens
+        # Whoever asks beside us must not count on the same tokens, nor pay the same debt.
+        purse.credit = purse.tokens = 0
+        purse.owed, purse.since = 0.0, now
+        need = cost + owed - held
+        window = self._policy.window_s * 1000
+        arguments = [self._clock.now_ms(), need, need + self._policy.lease, window, window / self._policy.limit]
         try:
             grant, wait_ms = await self._script([self._keys.tagged("throttle", address)], arguments)
         except Busy:
             metrics.THROTTLE_OPEN.inc()
+            purse.tokens, purse.owed = purse.tokens + held, purse.owed + owed
             return
         if not grant:
-            purse.tokens += held
+            purse.tokens, purse.owed = purse.tokens + held, purse.owed + owed
             wait = max(int(wait_ms) / 1000, 0.001)
-            purse.blocked_until = self._clock.monotonic() + wait
+            purse.blocked_until, purse.blocked_cost = self._clock.monotonic() + wait, cost
             raise _refused(wait)
-        purse.tokens += held + int(grant) - cost
-        purse.until = self._clock.monotonic() + policy.lease_s
+        purse.tokens += held + int(grant) - cost - owed
+
+    def _left(self, purse: _Purse, now: float) -> float:
+        """The part of the debt that has not been refilled since."""
+        return max(0.0, purse.owed - (now - purse.since) * self._rate)
 
     def _purse(self, address: str) -> _Purse:
         purse = self._purses.get(address)
         if purse is None:
-            purse = self._purses[address] = _Purse()
+            purse = self._purses[address] = _Purse(self._credit, self._clock.monotonic())
             if len(self._purses) > _ADDRESSES:
                 self._purses.popitem(last=False)
         else:

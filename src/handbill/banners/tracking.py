@@ -32,8 +32,8 @@ TYPES = (b"application/json", b"text/plain", b"application/csp-report", b"")
 """Beacons may send only plain types; what they carry is JSON all the same."""
 
 
-_IMPRESSION = msgspec.json.encode(Accepted("Impression recorded."))
-_CLICK = msgspec.json.encode(Accepted("Click recorded."))
+_IMPRESSION = FastReply(202, msgspec.json.encode(Accepted("Impression recorded.")))
+_CLICK = FastReply(202, msgspec.json.encode(Accepted("Click recorded.")))
 
 
 class Tracking:
@@ -61,11 +61,11 @@ class Tracking:
 
     async def impression(self, request: FastRequest) -> FastReply:
         await self._one(request, ImpressionIn, _impression)
-        return FastReply(202, _IMPRESSION)
+        return _IMPRESSION
 
     async def click(self, request: FastRequest) -> FastReply:
         await self._one(request, ClickIn, _click)
-        return FastReply(202, _CLICK)
+        return _CLICK
 
     async def impressions(self, request: FastRequest) -> FastReply:
         return await self._many(request, ImpressionIn, _impression, "impressions")
@@ -75,7 +75,8 @@ class Tracking:
 
     async def _one(self, request: FastRequest, kind: type[T], make: Make[T]) -> None:
         check_type(request)
-        await self._throttle.take(request.client_ip, 1)
+        if not self._throttle.passes(request.client_ip, 1):
+            await self._throttle.take(request.client_ip, 1)
         sent = wire.one(kind, request.body)
         await self._events.accept([await self._event(request, sent, make)])
 
@@ -95,34 +96,39 @@ class Tracking:
         return await accept_batch(self._events, events, rejected, what)
 
     async def _event(self, request: FastRequest, sent: T, make: Make[T]) -> Event:
-        found = await self._found("banner", sent.bannerPublicId)
-        placement = await self._found("placement", sent.placementPublicId, found.tenant_id)
+        known = self._catalogue.known
+        found = known("banner", sent.bannerPublicId) or await self._found("banner", sent.bannerPublicId)
+        placement = known("placement", sent.placementPublicId)
+        if placement is None or placement.tenant_id != found.tenant_id:
+            placement = await self._found("placement", sent.placementPublicId, found.tenant_id)
         campaign = None
         if sent.campaignPublicId is not None:
-            named = await self._catalogue.find("campaign", sent.campaignPublicId)
+            named = self._catalogue.known("campaign", sent.campaignPublicId)
+            named = named or await self._catalogue.find("campaign", sent.campaignPublicId)
             campaign = named.id if named is not None and named.tenant_id == found.tenant_id else None
         received = self._clock.now_ms()
         at = wire.occurred(sent.occurredAt, received)
         if at < received - _HORIZON_MS:
             raise too_old()
-        if await self._untracked(request, found.tenant_id):
+        if asks_not_to_be_tracked(request) and await self._respected(found.tenant_id):
             return Dropped(
                 found.tenant_id, sent.correlationId, at, received, _KINDS[type(sent)], str(Reason.DO_NOT_TRACK)
             )
         return make(sent, found, placement.id, campaign, at, received, request)
 
     async def _found(self, kind: Kind, public_id: UUID, tenant_id: int | None = None) -> Found:
-        found = self._catalogue.known(kind, public_id) or await self._catalogue.find(kind, public_id)
+        found = await self._catalogue.find(kind, public_id)
         if found is None or (tenant_id is not None and found.tenant_id != tenant_id):
             raise NotFound(f"There is no {kind} {public_id}; nothing was counted.", code=f"{kind.upper()}_NOT_FOUND")
         return found
 
-    async def _untracked(self, request: FastRequest, tenant_id: int) -> bool:
-        """The browser asks not to be tracked, and the tenant respects that."""
-        if request.headers.get(b"dnt") != b"1" and request.headers.get(b"sec-gpc") != b"1":
-            return False
+    async def _respected(self, tenant_id: int) -> bool:
         profile = await self._directory.profile(tenant_id)
         return profile.settings.privacy.respect_dnt
+
+
+def asks_not_to_be_tracked(request: FastRequest) -> bool:
+    return request.headers.get(b"dnt") == b"1" or request.headers.get(b"sec-gpc") == b"1"
 
 
 def _route(name: str, handler: FastHandler, doc: FastDoc) -> FastRoute:
@@ -133,8 +139,8 @@ Make = Callable[[T, Found, int, int | None, int, int, FastRequest], Event]
 
 
 def check_type(request: FastRequest) -> None:
-    given = request.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
-    if given not in TYPES:
+    given = request.headers.get(b"content-type", b"")
+    if given not in TYPES and given.partition(b";")[0].strip().lower() not in TYPES:
         raise Unsupported("Send JSON, as application/json or, from a beacon, as text/plain; nothing was kept.")
 
 

@@ -6,6 +6,7 @@ not count; what was closed faster than anybody reads is marked accidental.
 
 from __future__ import annotations
 
+import secrets
 from typing import Any
 
 import msgspec
@@ -13,20 +14,25 @@ import msgspec
 from handbill.banners import docs, wire
 from handbill.banners.callers import caller
 from handbill.banners.catalogue import Catalogue, Found
+from handbill.banners.limits import lease_ms, lease_of
 from handbill.banners.marks import ACCIDENTAL, UNVERIFIED
 from handbill.banners.model import Banner
 from handbill.banners.throttle import Throttle
+from handbill.banners.tokens import Token, Tokens
 from handbill.banners.tracking import BODY_LIMIT, accept_batch, check_type, marks_of
 from handbill.banners.wire import Accepted, Rejected, ViewIn
 from handbill.caps.service import CapsService, moves_of
 from handbill.events.model import Dropped, Event, Reason, View, key
 from handbill.events.service import EventsService
 from handbill.kit.clock import Clock
-from handbill.kit.errors import Forbidden, HandbillError, Invalid, NotFound
+from handbill.kit.errors import Fault, Forbidden, HandbillError, Invalid, NotFound
 from handbill.kit.fast import FastReply, FastRequest, FastRoute
 from handbill.tenants.service import Directory
 
 Command = list[Any]
+
+_GRACE_MS = 250
+"""Two processes' clocks may differ by a little, and a refused view is one that was seen and not counted."""
 
 
 _RECORDED = msgspec.json.encode(Accepted("View recorded."))
@@ -42,6 +48,7 @@ class Views:
         throttle: Throttle,
         clock: Clock,
         *,
+        tokens: Tokens | None = None,
         accidental_close_ms: int = 500,
     ) -> None:
         self._catalogue = catalogue
@@ -49,6 +56,7 @@ class Views:
         self._caps = caps
         self._directory = directory
         self._throttle = throttle
+        self._tokens = tokens or Tokens(secrets.token_bytes(32))
         self._clock = clock
         self._accidental_ms = accidental_close_ms
 
@@ -92,9 +100,13 @@ class Views:
         who = await caller(self._directory, request, found.tenant_id)
         if who.subject is not None and who.subject != sent.user_id:
             raise Forbidden("user_id is not the subject of the token; nothing was counted.", code="NOT_YOUR_USER")
-        marks = marks_of(request) + (() if who.subject is not None else (UNVERIFIED,))
-        placement = await self._placement(found, sent)
         received = self._clock.now_ms()
+        token = self._token(found, sent, received)
+        proved = token is not None and (token.proved or who.subject is not None)
+        marks = marks_of(request) + (() if proved else (UNVERIFIED,))
+        placement = await self._placement(found, sent)
+        if placement is None and token is not None:
+            placement = token.placement_id
         if await self._untracked(request, found.tenant_id):
             dropped = Dropped(found.tenant_id, sent.event_id, received, received, "view", str(Reason.DO_NOT_TRACK))
             return dropped, []
@@ -102,11 +114,41 @@ class Views:
         event = View(
             found.tenant_id, sent.event_id, received, received, banner.id, placement, banner.campaign_id, sent.user_id,
             sent.session_id, None, None, None, marks, sent.device_id, sent.view_duration_ms, sent.dismissed, counted,
+            token.variant if token is not None else None,
         )  # fmt: skip
         if not counted:
             return event, []
         moves = moves_of(key("view", event.id), received, banner.id, banner.campaign_id, placement)
-        return event, self._caps.move_commands(found.tenant_id, sent.user_id, moves)
+        lease = token.lease if token is not None else None
+        if token is not None and lease and received > token.decided_ms + lease_ms(banner):
+            self._caps.reported_late()
+        commands = self._caps.move_commands(
+            found.tenant_id,
+            sent.user_id,
+            moves,
+            device_id=sent.device_id,
+            session_id=sent.session_id,
+            lease=lease_of(banner, lease),
+        )
+        return event, commands
+
+    def _token(self, found: Found, sent: ViewIn, now_ms: int) -> Token | None:
+        """The decision behind the view. One that has expired is none: the view waited in a client's queue."""
+        if sent.token is None:
+            return None
+        token = self._tokens.read(sent.token)
+        if token is None or (token.tenant_id, token.banner_id) != (found.tenant_id, found.id):
+            raise Forbidden("The token is not this banner's; nothing was counted.", code="BAD_DECISION_TOKEN")
+        if token.user != self._tokens.user(found.tenant_id, sent.user_id):
+            raise Forbidden("The token is another user's; nothing was counted.", code="BAD_DECISION_TOKEN")
+        since = now_ms - token.decided_ms + _GRACE_MS
+        if sent.view_duration_ms > since:
+            raise Invalid(
+                "The view lasted longer than the time since its decision; nothing was counted.",
+                code="DURATION_TOO_LONG",
+                faults=[Fault("view_duration_ms", f"is more than the {since} ms that have passed")],
+            )
+        return token if now_ms < token.expires_ms else None
 
     def _judged(self, banner: Banner, sent: ViewIn, marks: tuple[str, ...]) -> tuple[bool, tuple[str, ...]]:
         if sent.dismissed or sent.view_duration_ms >= banner.z_duration_sec * 1000:

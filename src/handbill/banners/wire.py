@@ -7,7 +7,8 @@ is wrong instead of the first thing.
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, TypeVar, get_type_hints
+from enum import StrEnum
+from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 from uuid import UUID
 
 import msgspec
@@ -21,7 +22,28 @@ Short = Annotated[str, Meta(max_length=200)]
 Address = Annotated[str, Meta(max_length=2000)]
 Country = Annotated[str, Meta(pattern="^[A-Za-z]{2}$", description="Two letters, ISO 3166")]
 When = Annotated[datetime, Meta(tz=True, description="A time with its zone; missing or future: when received")]
+Zone = Annotated[str, Meta(max_length=100, description="A time zone by its name, e.g. Europe/Amsterdam")]
+CustomKey = Annotated[str, Meta(min_length=1, max_length=100)]
 BATCH_MAX = 500
+
+
+class Why(StrEnum):
+    """Why a banner was shown or not. One list; a word may be added, never changed."""
+
+    SHOWN = "SHOWN"  # it was chosen
+    SWITCHED_OFF = "SWITCHED_OFF"  # the operator's switch is off
+    NOT_YET = "NOT_YET"  # its window has not begun
+    OVER = "OVER"  # its window has ended
+    CAMPAIGN_CLOSED = "CAMPAIGN_CLOSED"  # its campaign is off, not begun, ended or deleted
+    PLACEMENT = "PLACEMENT"  # it is not for this placement
+    TARGETING = "TARGETING"  # a rule does not hold; `rule` says which
+    HOLDOUT = "HOLDOUT"  # the user is in the group that never sees it
+    CAPPED = "CAPPED"  # a limit is reached; `rule` says which
+    OUTRANKED = "OUTRANKED"  # it might be shown, but others came first
+    ELSEWHERE = "ELSEWHERE"  # another placement of the same answer shows it
+    RATE_LIMITED = "RATE_LIMITED"  # the user asks too often
+    UNKNOWN = "UNKNOWN"  # the caps could not be read, so nothing was shown
+
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -63,6 +85,91 @@ class ViewIn(msgspec.Struct, frozen=True):
     placement_id: UUID | None = None
     session_id: Short | None = None
     device_id: Short | None = None
+    token: Annotated[str, Meta(max_length=300, description="The decision's token, as decide gave it")] | None = None
+
+
+class ContextIn(msgspec.Struct, frozen=True):
+    """What the caller knows of the moment; what it leaves out is read from the request where that is possible."""
+
+    url: Address | None = None
+    referrer: Address | None = None
+    country: Country | None = None
+    region: Short | None = None
+    language: Short | None = None
+    time_zone: Zone | None = None
+    user_agent: Annotated[str, Meta(max_length=1000)] | None = None
+    custom: Annotated[dict[CustomKey, str | float | bool], Meta(max_length=50)] = {}
+    consent: Annotated[list[Short], Meta(max_length=50)] = []
+
+
+_NO_CONTEXT = ContextIn()
+
+
+class DecideIn(msgspec.Struct, frozen=True):
+    user_id: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
+    session_id: Short | None = None
+    device_id: Short | None = None
+    placements: Annotated[
+        list[Annotated[str, Meta(min_length=1, max_length=100)]],
+        Meta(max_length=10, description="Slugs or ids; none: anywhere"),
+    ] = []
+    limit: Annotated[int, Meta(ge=1, le=20, description="Banners per placement")] = 1
+    context: ContextIn = _NO_CONTEXT
+
+
+class Decided(msgspec.Struct, frozen=True):
+    """One banner to show. Send its token back with the view; follow click_url to count the click."""
+
+    banner_id: UUID
+    variant: str | None
+    title: str | None
+    description: str | None
+    image_url: str | None
+    asset_url: str | None
+    click_url: str | None
+    z_duration_sec: int
+    token: str
+    expires_at: datetime
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """What to show in one placement, best first; null where none was named."""
+
+    placement: str | None
+    placement_id: UUID | None
+    banners: list[Decided]
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """Why a banner was shown or passed over in one placement."""
+
+    banner_id: UUID
+    placement: str | None
+    verdict: Literal["shown", "passed"]
+    reason: Why
+    rule: str | None = None
+    next_eligible_at: datetime | None = None
+
+
+class Decisions(msgspec.Struct, frozen=True, omit_defaults=True):
+    user_id: str
+    decided_at: datetime
+    decisions: list[Decision]
+    explain: list[Verdict] | None = None
+
+
+class PublicBanner(msgspec.Struct, frozen=True):
+    """What a banner looks like: the same for everybody, so that a cache may keep it."""
+
+    banner_id: UUID
+    variant: str | None
+    title: str | None
+    description: str | None
+    image_url: str | None
+    asset_url: str | None
+    cta_link: str | None
+    z_duration_sec: int
+    version: int
 
 
 class Accepted(msgspec.Struct, frozen=True):
@@ -98,6 +205,19 @@ class Shown(msgspec.Struct, frozen=True):
 
     banners: list[UUID]
     user_id: str
+
+
+_DECIDE = msgspec.json.Decoder(DecideIn)
+
+
+def decide_in(body: bytes) -> DecideIn:
+    """What decide is asked, or Invalid with every fault in it. An empty body asks for the default."""
+    if not body:
+        return DecideIn()
+    try:
+        return _DECIDE.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise _refused(DecideIn, _object(body), "", "The request is not valid; nothing was decided.") from None
 
 
 def one(kind: type[T], body: bytes) -> T:
@@ -160,7 +280,9 @@ def _object(body: bytes) -> dict[str, Any]:
     return value
 
 
-def _refused(kind: type[msgspec.Struct], value: dict[str, Any], at: str) -> Invalid:
+def _refused(
+    kind: type[msgspec.Struct], value: dict[str, Any], at: str, why: str = "The event is not valid; it was not kept."
+) -> Invalid:
     hints = get_type_hints(kind, include_extras=True)
     faults: list[Fault] = []
     for field in msgspec.structs.fields(kind):
@@ -172,7 +294,7 @@ def _refused(kind: type[msgspec.Struct], value: dict[str, Any], at: str) -> Inva
             msgspec.convert(value[field.name], hints[field.name], strict=True)
         except msgspec.ValidationError as error:
             faults.append(Fault(at + field.name, _plain(str(error))))
-    return Invalid("The event is not valid; it was not kept.", faults=faults)
+    return Invalid(why, faults=faults)
 
 
 def _plain(message: str) -> str:

@@ -7,7 +7,20 @@ from typing import Protocol
 
 import msgspec
 
-from handbill.caps.model import OPEN_MS, Change, Kind, Limits, Verb, fingerprint, scope
+from handbill.caps.model import (
+    LEASED,
+    OPEN_MS,
+    By,
+    Change,
+    Kind,
+    Limits,
+    Rule,
+    Subject,
+    Verb,
+    Viewer,
+    fingerprint,
+    scope,
+)
 
 _LONGEST_MS = 366 * 86_400_000
 
@@ -15,11 +28,14 @@ _LONGEST_MS = 366 * 86_400_000
 class Book(Protocol):
     """What is limited how, as the catalogue in memory knows it. Declared here, handed in by the wiring."""
 
-    def limits(self, tenant_id: int, scope: int) -> Limits | None:
-        """The limits of a scope; None where nothing is limited, and nothing needs to be kept."""
+    def rules(self, tenant_id: int, scope: int) -> tuple[Rule, ...]:
+        """The rules of a scope, one for each sort of subject; none where nothing needs to be kept."""
 
     def longest_ms(self, tenant_id: int | None) -> int:
         """The longest window with an end, of a tenant or of all: what is older matters to nobody."""
+
+    def lasting(self) -> list[tuple[int, Rule]]:
+        """Every rule with a lifetime limit, with its tenant."""
 
 
 class CapMove(msgspec.Struct, frozen=True):
@@ -43,14 +59,28 @@ def moves_of(
     return tuple(CapMove(each, short, at_ms) for each in scopes)
 
 
-def changes(book: Book, verb: Verb, tenant_id: int, moves: Iterable[CapMove]) -> list[Change]:
-    """What these moves change; scopes without limits keep nothing."""
-    found = []
+def changes(
+    book: Book, verb: Verb, viewer: Viewer, moves: Iterable[CapMove], lease: int = 0
+) -> dict[Subject, list[Change]]:
+    """What these moves change, and in whose value; scopes without rules keep nothing."""
+    found: dict[Subject, list[Change]] = {}
     for move in moves:
-        limits = book.limits(tenant_id, move.scope)
-        if limits is not None:
-            found.append(Change(verb, move.scope, move.at_ms, move.fingerprint, limits.keep, limits.horizon_ms))
+        for rule in book.rules(viewer.tenant_id, move.scope):
+            subject = viewer.subject(rule.by)
+            if subject is not None:
+                limits = rule.limits
+                found.setdefault(subject, []).append(
+                    Change(verb, move.scope, move.at_ms, move.fingerprint, limits.keep, limits.horizon_ms, lease)
+                )
     return found
+
+
+def limits_for(book: Book, subject: Subject, scope: int) -> Limits | None:
+    """The limits that a scope in this subject's value is kept by. In a user's value a device's rule may stand in."""
+    rules = {rule.by: rule.limits for rule in book.rules(subject.tenant_id, scope & ~LEASED)}
+    if subject.kind == "session":
+        return rules.get(By.SESSION)
+    return rules.get(By.DEVICE) if subject.kind == "device" else rules.get(By.USER) or rules.get(By.DEVICE)
 
 
 def sweep_ms(book: Book, tenant_id: int | None) -> int:

@@ -23,18 +23,29 @@ FINGERPRINT_BITS = 32
 
 Sixteen bits had been too few; 38 measured four bytes more for each (user, banner) at X = 5.
 """
-SCOPE_IDS = 1 << 30
+SCOPE_IDS = 1 << 29
+LEASED = 1 << 31
+"""Set in a scope, this bit means its leases: slots that a strict decision holds until their time."""
+ANY_LEASE = (1 << 32) - 1
+"""For a view that cannot name its lease: the one that ends first is given back. Numbers of leases stay below it."""
+SESSION_MS = 24 * 3_600_000
+"""A session is remembered for a day after its last view: whoever comes back later has begun another one."""
 
 
 class Kind(IntEnum):
-    """What a limit counts over. Sessions and devices are not scopes: they are subjects with a value of their own.
-
-    A fourth kind fits into the two bits: it is kept for the leases of strict caps.
-    """
+    """What a limit counts over."""
 
     BANNER = 0
     CAMPAIGN = 1
     PLACEMENT = 2
+
+
+class By(IntEnum):
+    """Whose views are counted together. Each is a subject with a value of its own."""
+
+    USER = 0
+    DEVICE = 1  # a view or request without a device counts for its user
+    SESSION = 2  # of one user; without a session such a limit does not bind
 
 
 class State(IntEnum):
@@ -87,16 +98,44 @@ class Limits(msgspec.Struct, frozen=True):
         return max(window.y_ms for window in self.windows)
 
 
+class Rule(msgspec.Struct, frozen=True):
+    """The limits of one scope for one sort of subject."""
+
+    by: By
+    scope: int
+    limits: Limits
+
+
 class Subject(msgspec.Struct, frozen=True):
-    """Whose views are counted together: a person or user id, a session, a device."""
+    """Whose value it is: a person or user id, a device, a session."""
 
     tenant_id: int
     id: str
     kind: str = "user"
 
 
+class Viewer(msgspec.Struct, frozen=True):
+    """Who looks at banners, as far as the request or the stored view says."""
+
+    tenant_id: int
+    user_id: str
+    device_id: str | None = None
+    session_id: str | None = None
+
+    def subject(self, by: By) -> Subject | None:
+        """The subject a rule counts for; None where the rule does not bind."""
+        if by is By.SESSION:
+            return Subject(self.tenant_id, f"{self.user_id}\0{self.session_id}", "session") if self.session_id else None
+        if by is By.DEVICE and self.device_id:
+            return Subject(self.tenant_id, self.device_id, "device")
+        return Subject(self.tenant_id, self.user_id)
+
+
 class Change(msgspec.Struct, frozen=True):
-    """One view's effect on one scope. Repeating it changes nothing; the fingerprint says which event it was."""
+    """One view's effect on one scope. Repeating it changes nothing; the fingerprint says which event it was.
+
+    A move with a `lease` gives that lease back: by its number, or (ANY_LEASE) the one that ends first, once per view.
+    """
 
     verb: Verb
     scope: int
@@ -104,6 +143,7 @@ class Change(msgspec.Struct, frozen=True):
     fingerprint: int
     keep: int
     horizon_ms: int
+    lease: int = 0
 
 
 class Seen(msgspec.Struct, frozen=True):
@@ -123,12 +163,12 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 def scope(kind: Kind, number: int) -> int:
-    """A scope in four bytes: two bits of kind, thirty of the internal id. A banner's scope is its own id."""
+    """A scope in four bytes: one bit for leases, two of kind, 29 of the internal id. A banner's scope is its own id."""
     if not 0 <= number < SCOPE_IDS:
         raise Invalid(
             f"An id of {number} does not fit a cap's scope.", faults=[Fault("id", f"must be below {SCOPE_IDS}")]
         )
-    return kind << 30 | number
+    return kind << 29 | number
 
 
 def fingerprint(event_key: bytes) -> int:

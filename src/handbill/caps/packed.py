@@ -5,7 +5,8 @@
     count  = bit 7: kept for ever; bit 6: two bytes; the rest: how many
     time   = milliseconds since EPOCH_MS << 1 | state (5)  fingerprint (4)
 
-Everything is big-endian. `lua/apply.lua` reads and writes the same form inside Redis.
+A scope id with its highest bit set holds leases: the time is when the lease ends, the fingerprint its number.
+Everything is big-endian. The scripts in `lua/` read and write the same form inside Redis.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from handbill.caps.model import EPOCH_MS, Limits, Seen, State, Verdict
+from handbill.caps.model import EPOCH_MS, LEASED, Limits, Seen, State, Verdict
 from handbill.caps.window import verdict
 
 VERSION = 1
@@ -94,6 +95,9 @@ class Shelf:
                 raise Malformed("a packed cap value ends inside its times")
             self._at[scope] = (start, count, endless)
 
+    def __contains__(self, scope: int) -> bool:
+        return scope in self._at
+
     def scopes(self) -> list[int]:
         return list(self._at)
 
@@ -121,8 +125,18 @@ class Shelf:
                 return False
         return True
 
-    def verdict(self, scope: int, limits: Limits, now_ms: int) -> Verdict:
-        return verdict(self.times(scope), limits, now_ms)
+    def count(self, scope: int) -> int:
+        """How many times are kept: up to x of the widest window, and whatever is not committed yet."""
+        found = self._at.get(scope)
+        return found[1] if found is not None else 0
+
+    def leases(self, scope: int, now_ms: int) -> list[int]:
+        """When the leases of a scope end, those that have not ended yet."""
+        return [ends for ends in self.times(scope | LEASED) if ends > now_ms]
+
+    def verdict(self, scope: int, limits: Limits, now_ms: int, *, strict: bool = False) -> Verdict:
+        """With `strict`, slots that other decisions hold count like views."""
+        return verdict(self.times(scope), limits, now_ms, self.leases(scope, now_ms) if strict else ())
 
     def _time(self, at: int) -> int:
         return EPOCH_MS + (int.from_bytes(self.value[at : at + 5], "big") >> 1)

@@ -3,32 +3,38 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+import random
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from datetime import date, timedelta
+from typing import Any, TypeVar
 
 import msgspec
 
 from handbill.caps import ledger
-from handbill.caps.book import Book, CapMove, changes, moves_of, sweep_ms
+from handbill.caps.book import Book, CapMove, changes, limits_for, moves_of, sweep_ms
 from handbill.caps.history import History
-from handbill.caps.model import Change, Limits, Subject, Verb, Verdict
-from handbill.caps.packed import Shelf
+from handbill.caps.model import ANY_LEASE, LEASED, By, Change, Rule, Subject, Verb, Viewer, Window
+from handbill.caps.opened import Caps, UserCaps
+from handbill.caps.packed import EMPTY, Shelf
 from handbill.caps.store import CapsStore, Reading
 from handbill.caps.views import NewView, ViewStore
-from handbill.infra.postgres import Database
-from handbill.infra.redis import Keys, Redis
+from handbill.infra.postgres import Database, Tx
+from handbill.infra.redis import Keys, Redis, RedisError
 from handbill.infra.state import StateTable
 from handbill.kit.clock import Clock
 from handbill.kit.errors import Busy
 from handbill.kit.telemetry import logs, metrics
 
-__all__ = ["STATE", "Book", "CapEntry", "CapMove", "CapsService", "NewView", "UserCaps", "moves_of"]
+__all__ = ["STATE", "Book", "CapEntry", "CapMove", "Caps", "CapsService", "NewView", "UserCaps", "moves_of"]
 
 _log = logs.get("caps")
+_USER = (By.USER,)
+K = TypeVar("K", bound=Hashable)
 
 STATE = (
     StateTable("caps.user_views", ("tenant_id", "event_key"), frozenset({"received_at", "lane"})),
     StateTable("caps.cap_totals", ("tenant_id", "user_id", "banner_id")),
+    StateTable("caps.cap_archive", ("tenant_id", "kind", "subject", "scope")),
     StateTable("caps.users", ("tenant_id", "user_id", "device_id"), frozenset({"created_at"})),
 )
 
@@ -39,48 +45,59 @@ class CapEntry(msgspec.Struct, frozen=True):
     tenant_id: int
     user_id: str
     moves: tuple[CapMove, ...]
+    device_id: str | None = None
+    session_id: str | None = None
 
-
-class UserCaps(msgspec.Struct, frozen=True):
-    """One user's caps, opened. Not `sure`: PostgreSQL could not be asked, and views may be missing."""
-
-    shelf: Shelf
-    sure: bool
-
-    def eligible(self, scope: int, limits: Limits, now_ms: int) -> bool:
-        return self.shelf.eligible(scope, limits, now_ms)
-
-    def verdict(self, scope: int, limits: Limits, now_ms: int) -> Verdict:
-        found = self.shelf.verdict(scope, limits, now_ms)
-        return msgspec.structs.replace(found, unsure=True) if found.eligible and not self.sure else found
-
-    def next_eligible_at(self, scope: int, limits: Limits, now_ms: int) -> int | None:
-        """The first moment it may be shown again; None for never."""
-        return self.shelf.verdict(scope, limits, now_ms).next_eligible_at
+    @property
+    def viewer(self) -> Viewer:
+        return Viewer(self.tenant_id, self.user_id, self.device_id, self.session_id)
 
 
 class CapsService:
-    """`asking` bounds the questions to PostgreSQL that are in flight at once."""
+    """`asking` bounds the questions to PostgreSQL that are in flight at once; `number` draws the numbers of leases."""
 
     def __init__(
-        self, redis: Redis, database: Database, book: Book, clock: Clock, *, keys: Keys | None = None, asking: int = 50
+        self,
+        redis: Redis,
+        database: Database,
+        book: Book,
+        clock: Clock,
+        *,
+        keys: Keys | None = None,
+        asking: int = 50,
+        number: Callable[[], int] | None = None,
     ) -> None:
+        self.book = book
         self._store = CapsStore(redis, keys or Keys())
         self._database = database
-        self._book = book
         self._clock = clock
         self._asking = asyncio.Semaphore(asking)
+        self._number = number or (lambda: random.SystemRandom().randrange(1, ANY_LEASE))
         self.views = ViewStore()
         """Rows in the pipeline's transaction."""
         self._history = History(database, self.views, book, clock)
 
     # --- the edge
-    def move_commands(self, tenant_id: int, user_id: str, moves: Iterable[CapMove]) -> list[list[Any]]:
-        """Commands (one, or none where nothing is limited) for the same round trip as the journal's append."""
-        return self._commands({Subject(tenant_id, user_id): changes(self._book, Verb.MOVE, tenant_id, moves)})
+    def move_commands(
+        self,
+        tenant_id: int,
+        user_id: str,
+        moves: Iterable[CapMove],
+        *,
+        device_id: str | None = None,
+        session_id: str | None = None,
+        lease: int = 0,
+    ) -> list[list[Any]]:
+        """Commands (one per value, none where nothing is limited) for the same round trip as the journal's append."""
+        viewer = Viewer(tenant_id, user_id, device_id, session_id)
+        return self._commands(changes(self.book, Verb.MOVE, viewer, moves, lease))
 
     async def move(self, tenant_id: int, user_id: str, moves: Iterable[CapMove]) -> None:
         await self._store.run(self.move_commands(tenant_id, user_id, moves))
+
+    def reported_late(self) -> None:
+        """A strict view came after its lease had ended: it counts all the same, and may be one too many."""
+        metrics.CAPS_LATE.inc()
 
     # --- after the commit
     async def confirm(self, entries: Iterable[CapEntry]) -> None:
@@ -94,28 +111,68 @@ class CapsService:
         told: dict[Subject, list[Change]] = {}
         for verb, entries in ((Verb.CONFIRM, confirmed), (Verb.TAKE_BACK, refused)):
             for entry in entries:
-                mine = told.setdefault(Subject(entry.tenant_id, entry.user_id), [])
-                mine.extend(changes(self._book, verb, entry.tenant_id, entry.moves))
+                for subject, mine in changes(self.book, verb, entry.viewer, entry.moves).items():
+                    told.setdefault(subject, []).extend(mine)
         await self._store.run(self._commands(told))
 
     # --- a decision
+    async def look(self, viewer: Viewer, kinds: Sequence[By] = _USER) -> Caps:
+        """All that binds this viewer, in one read. Where Redis cannot be sure, PostgreSQL is asked.
+
+        Raises Busy when neither answers.
+        """
+        subjects = _subjects(viewer, kinds)
+        try:
+            readings = await self._store.read(list(subjects))
+        except Busy:
+            return await self._told(viewer, subjects, dict.fromkeys(subjects, b""), "away")
+        if readings[0].sure and all(reading.sure for reading in readings):
+            shelves = {subject: reading.shelf for subject, reading in zip(subjects, readings, strict=True)}
+            return _caps(viewer, shelves)
+        values = {subject: reading.shelf.value for subject, reading in zip(subjects, readings, strict=True)}
+        try:
+            return await self._told(viewer, subjects, values, "unmarked")
+        except Busy:
+            metrics.CAPS_HISTORY.labels("unanswered").inc()
+            return _caps(viewer, {subject: Shelf(value) for subject, value in values.items()}, sure=False)
+
+    async def completed(self, viewer: Viewer, kinds: Sequence[By], caps: Caps) -> Caps:
+        """The same caps with PostgreSQL's views added, for a verdict that was unsure because a limit was raised."""
+        subjects = _subjects(viewer, kinds)
+        values = {subject: caps.shelves[by].value for subject, by in subjects.items()}
+        return await self._told(viewer, subjects, values, "raised")
+
+    async def _told(
+        self, viewer: Viewer, subjects: Iterable[Subject], values: Mapping[Subject, bytes], why: str
+    ) -> Caps:
+        found = await asyncio.gather(*(self._history_of(subject, values[subject], why) for subject in subjects))
+        shelves = {subject: shelf for subject, (shelf, _) in zip(subjects, found, strict=True)}
+        told = {subject: told for subject, (_, told) in zip(subjects, found, strict=True)}
+        return _caps(viewer, shelves, told=told)
+
+    async def _history_of(self, subject: Subject, value: bytes, why: str) -> tuple[Shelf, list[Change]]:
+        if why == "away" and self._asking.locked():
+            raise Busy("Redis is away and PostgreSQL has enough to answer; nobody knows these caps.", code="CAPS_BUSY")
+        metrics.CAPS_HISTORY.labels(why).inc()
+        async with self._asking:
+            told = await self._history.of(subject, value)
+        sweep = sweep_ms(self.book, subject.tenant_id)
+        return Shelf(ledger.apply(value, told, self._clock.now_ms(), sweep).value), told
+
     async def read(self, tenant_id: int, users: Sequence[str]) -> list[UserCaps]:
-        """Caps of these users. Where Redis cannot be sure, PostgreSQL is asked; raises Busy when neither answers."""
+        """Caps of these users alone, whatever their devices and sessions; as `look` in everything else."""
         subjects = [Subject(tenant_id, user) for user in users]
         try:
             readings = await self._store.read(subjects)
         except Busy:
             return list(await asyncio.gather(*(self._asked(subject, b"", "away") for subject in subjects)))
-        if all(reading.sure for reading in readings):
-            return [UserCaps(reading.shelf, sure=True) for reading in readings]
         pairs = zip(subjects, readings, strict=True)
-        return list(await asyncio.gather(*(self._completed(subject, reading) for subject, reading in pairs)))
+        return list(await asyncio.gather(*(self._reading(subject, reading) for subject, reading in pairs)))
 
     async def asked(self, tenant_id: int, user_id: str, caps: UserCaps) -> UserCaps:
-        """The same caps with PostgreSQL's views added, for a verdict that was unsure because a limit was raised."""
         return await self._asked(Subject(tenant_id, user_id), caps.shelf.value, "raised")
 
-    async def _completed(self, subject: Subject, reading: Reading) -> UserCaps:
+    async def _reading(self, subject: Subject, reading: Reading) -> UserCaps:
         if reading.sure:
             return UserCaps(reading.shelf, sure=True)
         try:
@@ -125,18 +182,55 @@ class CapsService:
             return UserCaps(reading.shelf, sure=False)
 
     async def _asked(self, subject: Subject, value: bytes, why: str) -> UserCaps:
-        metrics.CAPS_HISTORY.labels(why).inc()
-        async with self._asking:
-            told = await self._history.of(subject, value)
-        sweep = sweep_ms(self._book, subject.tenant_id)
-        return UserCaps(Shelf(ledger.apply(value, told, self._clock.now_ms(), sweep).value), sure=True)
+        shelf, _ = await self._history_of(subject, value, why)
+        return UserCaps(shelf, sure=True)
+
+    # --- strict
+    async def lease(
+        self, viewer: Viewer, asked: Sequence[tuple[K, Sequence[Rule]]], now_ms: int, until_ms: int, caps: Caps
+    ) -> dict[K, int]:
+        """Hold a slot for each thing that is about to be shown: those that got one, with the number of their lease.
+
+        Without Redis nobody can promise anything: nothing is granted, and it is counted.
+        """
+        try:
+            if caps.told:  # Redis decides, so it must know what PostgreSQL told
+                await self._store.run(self._commands(caps.told))
+            return await self._leased(viewer, asked, now_ms, until_ms)
+        except (Busy, RedisError):
+            metrics.CAPS_LEASES.labels("unanswered").inc(len(asked))
+            return {}
+
+    async def _leased(
+        self, viewer: Viewer, asked: Sequence[tuple[K, Sequence[Rule]]], now_ms: int, until_ms: int
+    ) -> dict[K, int]:
+        plan: list[tuple[K, int, Subject, list[tuple[int, Sequence[Window]]]]] = []
+        for key, rules in asked:
+            number = self._number()
+            for subject, slots in _slots(viewer, rules).items():
+                plan.append((key, number, subject, slots))
+        commands = [
+            self._store.lease_command(subject, slots, now_ms, until_ms, number) for _, number, subject, slots in plan
+        ]
+        held = await self._store.lease(commands)
+        refused = {key for (key, *_), reply in zip(plan, held, strict=True) if reply < 1}
+        granted = {key: number for key, number, *_ in plan if key not in refused}
+        halves: dict[Subject, list[Change]] = {}  # one value had a slot, another had none
+        for (key, number, subject, slots), reply in zip(plan, held, strict=True):
+            if key in refused and reply > 0:
+                back = (Change(Verb.TAKE_BACK, each | LEASED, until_ms, number, 1, 0) for each, _ in slots)
+                halves.setdefault(subject, []).extend(back)
+        await self._store.run(self._commands(halves))
+        metrics.CAPS_LEASES.labels("granted").inc(len(granted))
+        metrics.CAPS_LEASES.labels("refused").inc(len(refused))
+        return granted
 
     # --- people
     async def merge(self, tenant_id: int, survivor: str, other: str) -> None:
         """Two ids turned out to be one person: the other's views become the survivor's, late ones too."""
         source, target = Subject(tenant_id, other), Subject(tenant_id, survivor)
         while value := await self._store.raw(source):
-            told = ledger.changes_of(value, lambda each: self._book.limits(tenant_id, each))
+            told = ledger.changes_of(value, lambda each: limits_for(self.book, source, each))
             await self._store.run(self._commands({target: told}))
             if await self._store.forget(source, value):
                 return
@@ -148,36 +242,79 @@ class CapsService:
         await self._store.drop(Subject(tenant_id, user_id))
         return cleared
 
+    # --- retention
+    async def archive_month(self, tx: Tx, month: date) -> None:
+        """Before a month of views is dropped, in the same transaction: keep what lifetime limits need of it."""
+        end = (month + timedelta(days=32)).replace(day=1)
+        for tenant_id, rule in self.book.lasting():
+            await self.views.archive(tx, tenant_id, rule, month, end)
+
     # --- after a loss
     async def ensure(self, token: str) -> int | None:
         """Rebuild if the generation mark is gone. None: it stands. `token` is new for every call."""
         return None if await self._store.whole() else await self.rebuild(token)
 
     async def rebuild(self, token: str) -> int:
-        """Put every committed view back and set the mark. Raises Busy if the store was wiped again meanwhile.
-
-        Repeating a view changes nothing, so it may run beside live traffic, and serves as the back-fill after a limit
-        was raised.
-        """
+        """Put every committed view back and set the mark. Raises Busy if the store was wiped again meanwhile."""
         await self._store.begin_rebuild(token)
+        count = await self._refill(None)
+        if not await self._store.end_rebuild(token):
+            raise Busy("The caps were wiped or rebuilt by somebody else meanwhile; nothing is lost, begin again.")
+        _log.info("caps-rebuilt", times=count)
+        return count
+
+    async def backfill(self, tenant_id: int) -> int:
+        """After a limit was raised: what it now needs and the old one had let go."""
+        count = await self._refill(tenant_id)
+        _log.info("caps-backfilled", tenant=tenant_id, times=count)
+        return count
+
+    async def _refill(self, tenant_id: int | None) -> int:
+        """Repeating a view changes nothing, so this may run beside live traffic."""
         count = 0
-        async for page in self._history.pages():
+        async for page in self._history.pages(tenant_id):
             await self._store.run(self._commands(page))
             count += sum(map(len, page.values()))
-        async for subjects in self._history.lifetimes():
+        async for subjects in self._history.lifetimes(tenant_id):
             for subject in subjects:
                 told = await self._history.of(subject, await self._store.raw(subject))
                 await self._store.run(self._commands({subject: told}))
-        if not await self._store.end_rebuild(token):
-            raise Busy("The caps were wiped or rebuilt by somebody else meanwhile; nothing is lost, begin again.")
         metrics.CAPS_REBUILT.inc(count)
-        _log.info("caps-rebuilt", times=count)
         return count
 
     def _commands(self, told: Mapping[Subject, Sequence[Change]]) -> list[list[Any]]:
         now_ms = self._clock.now_ms()
         return [
-            self._store.command(subject, mine, now_ms, sweep_ms(self._book, subject.tenant_id))
+            self._store.command(subject, mine, now_ms, sweep_ms(self.book, subject.tenant_id))
             for subject, mine in told.items()
             if mine
         ]
+
+
+def _subjects(viewer: Viewer, kinds: Sequence[By]) -> dict[Subject, By]:
+    """Whose values to read, each once; the user's always, for it stands in for a device that is not known."""
+    found = {Subject(viewer.tenant_id, viewer.user_id): By.USER}
+    for by in kinds:
+        subject = viewer.subject(by)
+        if subject is not None:
+            found.setdefault(subject, by)
+    return found
+
+
+def _caps(
+    viewer: Viewer, shelves: Mapping[Subject, Shelf], *, sure: bool = True, told: Mapping[Subject, list[Change]] = {}
+) -> Caps:
+    ordered = []
+    for by in By:
+        subject = viewer.subject(by)
+        ordered.append(shelves.get(subject, EMPTY) if subject is not None else EMPTY)
+    return Caps((ordered[0], ordered[1], ordered[2]), sure, told)
+
+
+def _slots(viewer: Viewer, rules: Sequence[Rule]) -> dict[Subject, list[tuple[int, Sequence[Window]]]]:
+    found: dict[Subject, list[tuple[int, Sequence[Window]]]] = {}
+    for rule in rules:
+        subject = viewer.subject(rule.by)
+        if subject is not None:
+            found.setdefault(subject, []).append((rule.scope, rule.limits.windows))
+    return found

@@ -45,6 +45,8 @@ class ViewEvent(Protocol):
     def counted(self) -> bool: ...
     @property
     def marks(self) -> tuple[str, ...]: ...
+    @property
+    def variant(self) -> str | None: ...
 
 
 class AnyRow(Protocol):
@@ -86,7 +88,7 @@ def _entries(rows: Iterable[AnyRow]) -> list[CapEntry]:
     for key, event in _views(rows):
         if event.counted and event.user is not None:
             moves = moves_of(key, event.at, event.banner, event.campaign, event.placement)
-            found.append(CapEntry(event.tenant, event.user, moves))
+            found.append(CapEntry(event.tenant, event.user, moves, event.device_id, event.session))
     return found
 
 
@@ -107,4 +109,5 @@ def _new(key: bytes, event: ViewEvent) -> NewView:
         dismissed=event.dismissed,
         counted=event.counted,
         marks=event.marks,
+        variant=event.variant,
     )

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from handbill.caps import script
-from handbill.caps.model import Change, Subject, digest
+from handbill.caps.model import Change, Subject, Window, digest
 from handbill.caps.packed import EMPTY, Malformed, Shelf
 from handbill.infra.redis import Keys, Redis, RedisError
 from handbill.kit.errors import Broken
@@ -49,7 +49,8 @@ class Reading(msgspec.Struct, frozen=True):
 class CapsStore:
     def __init__(self, redis: Redis, keys: Keys) -> None:
         self._redis = redis
-        self._apply = redis.script(script.SOURCE)
+        self._apply = redis.script(script.APPLY)
+        self._lease = redis.script(script.LEASE)
         self._stand = redis.script(_STAND)
         self._forget = redis.script(_FORGET)
         # Short on purpose: with sixteen bytes of digest a key fits the smallest memory block that can hold one.
@@ -88,6 +89,16 @@ class CapsStore:
         if failed:
             return Broken(f"A cap value could not be changed: {why.decode('utf-8', 'replace')}", code="CAPS_REFUSED")
         return None
+
+    # --- leasing
+    def lease_command(
+        self, subject: Subject, asked: Sequence[tuple[int, Sequence[Window]]], now_ms: int, until_ms: int, number: int
+    ) -> list[Any]:
+        """Hold one slot in each of these scopes, or none. The reply is the number; below 1, nothing is held."""
+        return self._lease.command([self.key(subject)], [script.lease_argument(asked, now_ms, until_ms, number)])
+
+    async def lease(self, commands: Sequence[Sequence[Any]]) -> list[int]:
+        return [int(reply) for reply in await self._redis.many(commands)]
 
     # --- reading
     async def read(self, subjects: Sequence[Subject]) -> list[Reading]:

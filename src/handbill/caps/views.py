@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from datetime import date, datetime
+from datetime import UTC, date, datetime, time
 from typing import Any
 
 import msgspec
 
+from handbill.caps.model import SCOPE_IDS, By, Kind, Rule, Subject, Viewer, scope
 from handbill.infra import sqlfiles
 from handbill.infra.postgres import Tx
 from handbill.kit.clock import from_ms, to_ms
@@ -18,8 +19,11 @@ S = sqlfiles.load("handbill.caps")
 _COLUMNS = (
     "tenant_id", "event_key", "event_id", "banner_id", "placement_id", "campaign_id", "user_id", "device_id",
     "session_id", "view_timestamp", "view_duration_ms", "dismissed", "counted", "received_at", "lane", "marks",
+    "variant",
 )  # fmt: skip
 _PAGE = 5_000
+Place = tuple[int, str, int, datetime, bytes]
+"""Where a walk over everybody's views stands: tenant, user, banner, time, key."""
 _MOST_OF_ONE = 5_000
 """Newest rows read for one person: more than any window can ask for."""
 
@@ -42,6 +46,7 @@ class NewView(msgspec.Struct, frozen=True):
     dismissed: bool = False
     counted: bool = True
     marks: tuple[str, ...] = ()
+    variant: str | None = None
 
 
 class PastView(msgspec.Struct, frozen=True):
@@ -54,6 +59,23 @@ class PastView(msgspec.Struct, frozen=True):
     campaign_id: int | None
     at_ms: int
     event_key: bytes
+    device_id: str | None = None
+    session_id: str | None = None
+
+    @property
+    def viewer(self) -> Viewer:
+        return Viewer(self.tenant_id, self.user_id, self.device_id, self.session_id)
+
+
+class Past(msgspec.Struct, frozen=True):
+    """All that is known of one subject, of one moment: rows, newest first; totals by scope where rows may be gone.
+
+    `totals` counts every view there ever was; `archived` only those whose rows were dropped.
+    """
+
+    views: list[PastView]
+    totals: dict[int, int]
+    archived: dict[int, int]
 
 
 class ViewStore:
@@ -86,31 +108,56 @@ class ViewStore:
             people = sorted(users)
             await tx.execute(S.add_users, *_columns(people), [from_ms(users[person]) for person in people])
 
-    async def of_user(self, tx: Tx, tenant_id: int, user_id: str) -> tuple[list[PastView], dict[int, int]]:
-        """Counted views whose rows are still there, newest first, and the total per banner, of one moment."""
-        past: list[PastView] = []
-        totals: dict[int, int] = {}
-        for row in await tx.fetch(S.views_of_user, tenant_id, user_id, _MOST_OF_ONE):
+    async def of(self, tx: Tx, subject: Subject) -> Past:
+        """Counted views whose rows are still there, and what the totals say beyond them."""
+        tenant_id = subject.tenant_id
+        user_id = subject.id.partition("\0")[0]
+        if subject.kind == "device":
+            rows = await tx.fetch(S.views_of_device, tenant_id, subject.id, _MOST_OF_ONE)
+        else:
+            rows = await tx.fetch(S.views_of_user, tenant_id, user_id, _MOST_OF_ONE)
+        found = Past([], {}, {})
+        for row in rows:
             if row["total"] is None:
-                past.append(_past(row, tenant_id, user_id))
+                found.views.append(_past(row, tenant_id, row["user_id"]))
+            elif row["scope"] is None:
+                found.totals[scope(Kind.BANNER, row["banner_id"])] = row["total"]
             else:
-                totals[row["banner_id"]] = row["total"]
-        return past, totals
+                found.archived[row["scope"]] = row["total"]
+        return found
 
-    async def page(self, tx: Tx, here: tuple[int, str, int, datetime, bytes], since: datetime) -> list[PastView]:
+    async def page(self, tx: Tx, here: Place, last_tenant: int, since: datetime) -> list[PastView]:
         """Counted views since then, person by person, behind `here`; a page may end inside a person."""
-        rows = await tx.fetch(S.views_page, *here, since, _PAGE)
+        rows = await tx.fetch(S.views_page, *here, since, _PAGE, last_tenant)
         return [_past(row, row["tenant_id"], row["user_id"]) for row in rows]
 
-    async def totals_page(self, tx: Tx, here: tuple[int, str, int]) -> list[tuple[int, str, int]]:
+    async def totals_page(self, tx: Tx, here: tuple[int, str, int], last_tenant: int) -> list[tuple[int, str, int]]:
         """(tenant, user, banner) of everybody who ever saw something, behind `here`."""
-        rows = await tx.fetch(S.totals_page, *here, _PAGE)
+        rows = await tx.fetch(S.totals_page, *here, _PAGE, last_tenant)
         return [(row["tenant_id"], row["user_id"], row["banner_id"]) for row in rows]
+
+    async def archived_page(
+        self, tx: Tx, here: tuple[int, str, str, int], last_tenant: int
+    ) -> list[tuple[int, str, str, int]]:
+        """(tenant, kind, subject, scope) of every total that was archived, behind `here`."""
+        rows = await tx.fetch(S.archived_page, *here, _PAGE, last_tenant)
+        return [(row["tenant_id"], row["kind"], row["subject"], row["scope"]) for row in rows]
+
+    async def archive(self, tx: Tx, tenant_id: int, rule: Rule, start: date, end: date) -> int:
+        """Fold the views of a month that is about to be dropped into the totals of one lifetime limit."""
+        kind, number = Kind(rule.scope >> 29), rule.scope & SCOPE_IDS - 1
+        told = (tenant_id, rule.scope, number, _day(start), _day(end))
+        if rule.by is By.DEVICE:
+            return await tx.execute(S.archive_devices, *told)
+        if kind is Kind.BANNER:
+            return 0  # the totals of users and banners outlive their rows by themselves
+        return await tx.execute(S.archive_campaign if kind is Kind.CAMPAIGN else S.archive_placement, *told)
 
     async def erase(self, tx: Tx, tenant_id: int, user_id: str) -> dict[str, int]:
         return {
             "caps.user_views": await tx.execute(S.erase_views, tenant_id, user_id),
             "caps.cap_totals": await tx.execute(S.erase_totals, tenant_id, user_id),
+            "caps.cap_archive": await tx.execute(S.erase_archive, tenant_id, user_id),
             "caps.users": await tx.execute(S.erase_users, tenant_id, user_id),
         }
 
@@ -118,7 +165,7 @@ class ViewStore:
 def _past(row: Mapping[str, Any], tenant_id: int, user_id: str) -> PastView:
     return PastView(
         tenant_id, user_id, row["banner_id"], row["placement_id"], row["campaign_id"],
-        to_ms(row["view_timestamp"]), row["event_key"],
+        to_ms(row["view_timestamp"]), row["event_key"], row["device_id"], row["session_id"],
     )  # fmt: skip
 
 
@@ -126,8 +173,12 @@ def _row(view: NewView, lane: int) -> tuple[object, ...]:
     return (
         view.tenant_id, view.event_key, view.event_id, view.banner_id, view.placement_id, view.campaign_id,
         view.user_id, view.device_id, view.session_id, from_ms(view.at_ms), view.duration_ms, view.dismissed,
-        view.counted, from_ms(view.received_ms), lane, list(view.marks),
+        view.counted, from_ms(view.received_ms), lane, list(view.marks), view.variant,
     )  # fmt: skip
+
+
+def _day(day: date) -> datetime:
+    return datetime.combine(day, time.min, UTC)
 
 
 def _columns(keys: Sequence[tuple[object, ...]]) -> list[list[object]]:

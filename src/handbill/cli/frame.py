@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
 import typer
@@ -16,7 +16,10 @@ from rich.console import Console
 from rich.table import Table
 
 from handbill.kit.errors import HandbillError, Invalid
-from handbill.wiring.house import House
+from handbill.kit.faults import faults_in
+
+if TYPE_CHECKING:
+    from handbill.wiring.house import House
 
 T = TypeVar("T")
 
@@ -24,6 +27,13 @@ JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON instead of a 
 
 NOTHING_STARTED = frozenset({"HOME_LOCKED", "SETTINGS_INVALID"})
 """Codes that end with exit code 2."""
+
+WHAT_TO_DO = {
+    "POSTGRES_AWAY": "Start PostgreSQL, or check HANDBILL_POSTGRES__URL.",
+    "REDIS_AWAY": "Start Redis, or check HANDBILL_REDIS__URL.",
+    "CLICKHOUSE_AWAY": "Start ClickHouse, or check HANDBILL_CLICKHOUSE__URL.",
+}
+"""An adapter knows that its engine is away; only here is it known where the address came from."""
 
 out = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 200)
 """Wide when no terminal is there to wrap for: what is piped into grep keeps its lines."""
@@ -71,7 +81,7 @@ def valid(struct: type[S], /, **fields: Any) -> S:
     try:
         return msgspec.convert(fields, struct)
     except msgspec.ValidationError as error:
-        raise Invalid(f"{error}. Nothing was changed.") from error
+        raise Invalid("That cannot be taken; nothing was changed.", faults=faults_in(fields, struct)) from error
 
 
 def show(value: Any, as_json: bool, render: Callable[[], Any]) -> None:
@@ -99,9 +109,17 @@ def exit_code(error: HandbillError) -> int:
 def report(error: HandbillError) -> int:
     """One line on standard error (or one JSON object under --json), never a traceback."""
     if State.json_errors:
-        print(msgspec.json.encode({"error": {"code": error.code, "detail": error.detail}}).decode(), file=sys.stderr)
+        told = {"code": error.code, "detail": error.detail, "faults": error.faults}
+        print(msgspec.json.encode({"error": told}).decode(), file=sys.stderr)
     else:
-        print(f"handbill: {error.detail}", file=sys.stderr)
+        print(f"handbill: {_line(error)}", file=sys.stderr)
         for fault in error.faults:
+            if fault.reason in error.detail:
+                continue  # a single fault is often the whole story already
             print(f"  {fault.field}: {fault.reason}", file=sys.stderr)
     return exit_code(error)
+
+
+def _line(error: HandbillError) -> str:
+    advice = WHAT_TO_DO.get(error.code)
+    return f"{error.detail.rstrip('.')}. {advice}" if advice and advice not in error.detail else error.detail

@@ -5,14 +5,16 @@ from __future__ import annotations
 import getpass
 import sys
 from collections.abc import Awaitable, Callable
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 from uuid import UUID
 
 import typer
 
 from handbill.cli.frame import JsonFlag, show, table, valid, with_house
 from handbill.kit.errors import Invalid, NotFound
-from handbill.wiring.house import House
+
+if TYPE_CHECKING:
+    from handbill.wiring.house import House
 
 T = TypeVar("T")
 

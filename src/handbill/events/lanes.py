@@ -19,7 +19,7 @@ from handbill.infra.journal.port import Entry, Journal
 from handbill.infra.postgres import Database, PostgresError
 from handbill.kit.errors import Broken, Busy
 from handbill.kit.pulse import Pulse
-from handbill.kit.telemetry import logs, metrics
+from handbill.kit.telemetry import logs, metrics, tracing
 
 _log = logs.get("lane")
 _IDLE_S = 1.0
@@ -85,7 +85,8 @@ class LaneRun:
         entries = await self._gather()
         if entries:
             started = time.monotonic()
-            count = await self._process(entries)
+            with tracing.span("batch", {"lane": self.owned.lane, "entries": len(entries)}):
+                count = await self._process(entries)
             self._pulse.processed(count)
             if self._overflow:  # a noisy tenant's lane works its share of the time and no more
                 await self._pause((time.monotonic() - started) * (1 / self._policy.overflow_share - 1))
@@ -184,7 +185,7 @@ class LaneRun:
                 "journal-gap",
                 lane=self.owned.lane,
                 cursor=self.cursor,
-                detail="entries are gone that were not committed",
+                detail="the journal ends before the cursor: entries may be lost",
             )
         age = self._policy.trim_after_s
         async with self._database.worker() as tx:

@@ -7,7 +7,7 @@ removed or reordered, since entries of an older release may still wait in the jo
 from __future__ import annotations
 
 from hashlib import blake2b
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, final
 
 import msgspec
 from msgspec import Meta
@@ -15,8 +15,8 @@ from msgspec import Meta
 from handbill.events.reasons import Reason
 
 __all__ = [
-    "HORIZON_DAYS", "IMPORTED", "BannerEvent", "Click", "Dropped", "Event", "Impression", "Reason", "Row", "View",
-    "decode", "encode", "key", "sender",
+    "HORIZON_DAYS", "IMPORTED", "KINDS", "BannerEvent", "Click", "Dropped", "Event", "Impression", "Reason", "Row",
+    "View", "decode", "encode", "key", "sender",
 ]  # fmt: skip
 
 HORIZON_DAYS = 35
@@ -31,7 +31,7 @@ IMPORTED = "imported"
 """The mark of events that came by a file of history, not as they happened."""
 
 
-class _Head(msgspec.Struct, frozen=True, array_like=True):
+class _Head(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What every banner event has. `at` and `received` are milliseconds by the shared clock."""
 
     tenant: Tenant
@@ -49,16 +49,20 @@ class _Head(msgspec.Struct, frozen=True, array_like=True):
     marks: tuple[str, ...] = ()
 
 
+@final
 class Impression(_Head, frozen=True, array_like=True, tag="i"):
     kind: ClassVar[str] = "impression"
     referrer: str | None = None
 
 
+@final
 class Click(_Head, frozen=True, array_like=True, tag="c"):
     kind: ClassVar[str] = "click"
     destination: str = ""
+    variant: str | None = None
 
 
+@final
 class View(_Head, frozen=True, array_like=True, tag="v"):
     """A view moves the caps only when it counts: long enough, or dismissed on purpose."""
 
@@ -67,8 +71,10 @@ class View(_Head, frozen=True, array_like=True, tag="v"):
     duration_ms: int = 0
     dismissed: bool = False
     counted: bool = True
+    variant: str | None = None
 
 
+@final
 class Dropped(msgspec.Struct, frozen=True, array_like=True, tag="d"):
     """Something the edge refused for a reason the tenant should see in its drop counts; it is counted, never stored."""
 
@@ -85,7 +91,7 @@ BannerEvent = Impression | Click | View
 Event = Impression | Click | View | Dropped
 
 
-class Row(msgspec.Struct, frozen=True):
+class Row(msgspec.Struct, frozen=True, gc=False):
     """One readable event in the pipeline: its place in the range, its key, and the bytes it came as."""
 
     place: int
@@ -108,7 +114,7 @@ def decode(body: bytes) -> Event:
         event: Event = _decoder.decode(body)
     except UnicodeDecodeError:
         raise msgspec.DecodeError("a text in it is not UTF-8") from None
-    if isinstance(event, Dropped) and (event.of not in KINDS or event.reason not in Reason.__members__):
+    if type(event) is Dropped and (event.of not in KINDS or event.reason not in Reason.__members__):
         raise msgspec.DecodeError("a drop of no known kind or reason")
     return event
 
@@ -120,6 +126,6 @@ def key(kind: str, event_id: str) -> bytes:
 
 def sender(event: Event) -> str:
     """The id whose events keep their order: the user or session as sent, else the event's own id."""
-    if isinstance(event, Dropped):
+    if type(event) is Dropped:
         return event.id
     return event.user or event.session or event.id

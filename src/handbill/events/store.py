@@ -84,7 +84,7 @@ class EventStore:
             [row.key for row in rows],
             [from_ms(row.event.received) for row in rows],
         )
-        return {(tenant, bytes(key)) for tenant, key in fresh}
+        return {(tenant, keys[at : at + 16]) for tenant, keys in fresh for at in range(0, len(keys), 16)}
 
     async def insert_batch(self, tx: Tx, batch: Batch, survivors: Sequence[Row], batch_id: UUID) -> None:
         events = len(batch.bodies)

@@ -13,8 +13,7 @@ import asyncpg
 
 from handbill.infra.clickhouse import ClickHouse
 from handbill.infra.migration_files import Migration, Status, compare, refuse_newer, shipped, split
-from handbill.infra.postgres.errors import PostgresAway, PostgresBusy, translated
-from handbill.infra.postgres.tx import DRIVER_ERRORS
+from handbill.infra.postgres.errors import DRIVER_ERRORS, PostgresAway, PostgresBusy, translated
 from handbill.infra.postgres.urls import APP_ROLE, WORKER_ROLE, as_role, masked, role_password
 from handbill.kit.errors import Broken
 from handbill.kit.telemetry import logs

@@ -88,14 +88,14 @@ class JobsService:
 
     # --- looking
     async def known_queues(self) -> list[str]:
-        """Our own queues, those with recorded work, and those that other programs made."""
+        """Our own queues and those with recorded work. Redis is not searched: it may hold millions of other keys."""
         async with self._database.worker() as tx:
             recorded = set(await store.pending_queues(tx)) | await store.known_queues(tx)
-        return sorted(recorded | set(TABLE) | set(await self.queues.names()))
+        return sorted(recorded | set(TABLE))
 
     async def overview(self) -> list[QueueView]:
-        """The operator's table: every queue, what waits in the outbox, what stands in Redis, what is dead."""
-        names = await self.known_queues()
+        """The operator's table: every queue, other programs' too; what waits, what stands in Redis, what is dead."""
+        names = sorted({*await self.known_queues(), *await self.queues.names()})
         async with self._database.worker() as tx:
             dead = await store.open_dead_counts(tx)
             lanes = {name: await store.lanes_depth(tx, name, 1_000_000) for name in names}

@@ -85,7 +85,27 @@ async def restamp_rows(tx: Tx, ids: Sequence[UUID], redis_ms: int) -> None:
 
 
 async def settle_jobs(tx: Tx, queue: str, over: Sequence[tuple[str, int]]) -> int:
-    return await tx.execute(S.settle_jobs, queue, [job_id for job_id, _ in over], [at for _, at in over])
+    """Remove the rows of jobs that are over (id and time by Redis' clock). Returns how many there were.
+
+    An event older than the relay belongs to an earlier job of the same id and settles nothing.
+    """
+    times: dict[str, int] = {}
+    for job_id, at_ms in over:
+        times[job_id] = max(at_ms, times.get(job_id, 0))
+    ids = [id for job_id in times if (id := _uuid(job_id)) is not None]
+    rows = await tx.fetch(S.lock_rows, queue, ids) if ids else []
+    rows += await tx.fetch(S.lock_own_rows, queue, list(times))
+    done = [
+        row["id"] for row in rows if row["status"] == "relayed" and row["relayed_ms"] <= times.get(row["job_id"], -1)
+    ]
+    return await drop_rows(tx, done) if done else 0
+
+
+def _uuid(text: str) -> UUID | None:
+    try:
+        return UUID(text)
+    except ValueError:
+        return None
 
 
 async def relayed_rows(tx: Tx, queue: str, job_ids: Sequence[str]) -> dict[str, Relayed]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 
@@ -28,13 +28,15 @@ class SystemClock:
         return time.monotonic()
 
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+
+
 def from_ms(ms: int) -> datetime:
     """Milliseconds since 1970 as an aware UTC time, exact to the millisecond (no float in between)."""
-    seconds, rest = divmod(ms, 1000)
-    return datetime.fromtimestamp(seconds, UTC).replace(microsecond=rest * 1000)
+    return _EPOCH + timedelta(milliseconds=ms)
 
 
 def to_ms(when: datetime) -> int:
     """The inverse of from_ms; anything below a millisecond is cut off."""
-    whole = int(when.replace(microsecond=0).timestamp())
-    return whole * 1000 + when.microsecond // 1000
+    return (when - _EPOCH) // _MILLISECOND

@@ -112,6 +112,7 @@ CODES: dict[str, str] = {
     "LANES": "The number of lanes in the settings is not one that can be run.",
     "BAD_JOURNAL_CURSOR": "A stored cursor is none of the journal's; the lane stops until a person has looked.",
     # --- caps
+    "CAPS_BUSY": "Redis is away and PostgreSQL has enough questions about caps to answer; try again.",
     "CAPS_REFUSED": "A cap value in Redis could not be changed; PostgreSQL has the views, and a rebuild restores it.",
     # --- jobs: queues, cron, limits
     "JOB_INVALID": "The job's options are not valid; it was not added.",
@@ -130,6 +131,8 @@ CODES: dict[str, str] = {
     # --- events
     "BACKPRESSURE": "More events wait than can be counted soon; send the request again after `Retry-After` seconds.",
     "POISON_FLOOD": "Most events of a batch were rejected: the installation is at fault; nothing was parked.",
+    "TWO_KEYS": "The events of one request name more than one project; nothing was kept, send one request for each.",
+    "MISSING_HEADERS": "A header that this dialect asks for is missing; nothing was kept.",
     # --- banners
     "BAD_JSON": "The body is not the JSON this route reads; nothing was kept.",
     "BAD_CSV": "The CSV cannot be read; nothing was made.",
@@ -141,5 +144,9 @@ CODES: dict[str, str] = {
     "NOT_YOUR_USER": "`user_id` is not the subject of the token; nothing was counted.",
     "IP_THROTTLED": "Too many events from this address in a minute; nothing of the request was kept.",
     "TOO_OLD": "It happened more than 35 days ago and cannot be told from a copy; it was not counted.",
+    "USER_THROTTLED": "This user asks for decisions too often; wait for `Retry-After` seconds.",
+    "BAD_DECISION_TOKEN": "The token was not given out for this banner and user; nothing was counted.",
+    "DURATION_TOO_LONG": "The view lasted longer than the time since its decision; nothing was counted.",
+    "LINK_NOT_FOUND": "The link was never given out, is too old, or its banner leads nowhere any more.",
     "TOO_MANY_ROWS": "The answer would have more than 10,000 rows; ask for less.",
 }

@@ -13,7 +13,7 @@ import msgspec
 Headers = Sequence[tuple[bytes, bytes]]
 
 
-class FastRequest(msgspec.Struct, frozen=True):
+class FastRequest(msgspec.Struct, frozen=True, gc=False):
     """One request with its whole body, names of headers in lower case."""
 
     method: str
@@ -25,7 +25,7 @@ class FastRequest(msgspec.Struct, frozen=True):
     request_id: str
 
 
-class FastReply(msgspec.Struct, frozen=True):
+class FastReply(msgspec.Struct, frozen=True, gc=False):
     """The whole answer; the length is added by the lane."""
 
     status: int = 200
@@ -72,3 +72,8 @@ class FastRoute(msgspec.Struct, frozen=True):
     cors: bool = False
     body_limit: int | None = None
     doc: FastDoc | None = None
+
+    @property
+    def span(self) -> str:
+        """What a trace calls it."""
+        return f"{self.method} {self.path}"

@@ -5,7 +5,7 @@ It runs only after a body was refused, so it may take its time.
 
 from __future__ import annotations
 
-from typing import Any, get_args, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec.structs import fields
@@ -49,8 +49,17 @@ def _one(value: Any, kind: Any, at: str) -> list[Fault]:
         msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
         reason, _, path = str(error).partition(" - at `$")
+        if reason.startswith("Invalid enum value") and (words := _words(kind)):
+            reason = f"must be one of {', '.join(words)}"
         return [Fault(at + path.rstrip("`") if at else path.rstrip("`").lstrip("."), reason)]
     return []
+
+
+def _words(kind: Any) -> list[str]:
+    """The words that a type allows, wherever in it they stand: msgspec says which was wrong, not which are right."""
+    if get_origin(kind) is Literal:
+        return [str(word) for word in get_args(kind)]
+    return [word for part in get_args(kind) for word in _words(part)]
 
 
 def _struct(kind: Any) -> type[msgspec.Struct] | None:

@@ -62,7 +62,17 @@ async def _furnish(house: House) -> Demo:
     secret = await house.tenants.create_key(number, NewKey(kind="secret", name="demo", scopes=["*"]), actor=ACTOR)
     slug = f"home-{secrets.token_hex(3)}"  # a start that was killed half way may have left one behind
     placement = await house.banners.editor.create_placement(number, NewPlacement(name="Home", slug=slug), actor=ACTOR)
-    new = NewBanner(x_times=2, y_hours=24, z_duration_sec=3, title="Welcome", placement_ids=[placement.placement_id])
+    new = NewBanner(
+        x_times=2,
+        y_hours=24,
+        z_duration_sec=3,
+        name="Lantern week",
+        title="Lantern week: 20 % off every pot",
+        description="Until Sunday, while the lights are on.",
+        image_url="/demo/lanterns.svg",
+        cta_link="/demo#pots",
+        placement_ids=[placement.placement_id],
+    )
     banner = await house.banners.editor.create_banner(number, new, actor=ACTOR)
     return Demo(SLUG, write.key, secret.key, placement.placement_id, banner.banner_id)
 

@@ -17,8 +17,9 @@ from handbill import __version__
 from handbill.infra import migrations, sqlfiles
 from handbill.infra.clickhouse import ClickHouse
 from handbill.infra.postgres import Database
+from handbill.infra.postgres.urls import APP_ROLE, WORKER_ROLE
 from handbill.infra.redis import Redis
-from handbill.kit.errors import HandbillError
+from handbill.kit.errors import Busy, HandbillError
 from handbill.settings import Settings
 from handbill.wiring import addresses
 from handbill.wiring.house import postgres_urls
@@ -50,14 +51,15 @@ class Finding(msgspec.Struct, frozen=True):
 async def examine(settings: Settings) -> list[Finding]:
     """Every finding, the good ones too. Nothing is changed, and an engine that is away fails only its own lines."""
     found = [versions(), *home(settings), disk(settings)]
-    if addresses.missing(settings) and addresses.running(settings) is None:
-        advice = "Start `handbill up`, or set the URLs."
-        found.append(Finding("warn", "engines", "the embedded engines of this home are not running", advice))
-        return found
-    known = addresses.resolve(settings)
+    known = addresses.resolve(settings, need=())
+    absent = addresses.missing(known)
+    if absent:
+        detail = f"no address for {', '.join(absent)}: no `handbill up` is running on this home"
+        found.append(Finding("warn", "engines", detail, "Start `handbill up`, or set the URLs."))
     clocks: dict[str, float] = {}
     for subject, check in (("postgres", _postgres), ("redis", _redis), ("clickhouse", _clickhouse)):
-        found += await _guarded(subject, check, known, clocks)
+        if subject not in absent:
+            found += await _guarded(subject, check, known, clocks)
     return [*found, *apart(clocks)]
 
 
@@ -68,10 +70,16 @@ async def _guarded(subject: str, check: Check, settings: Settings, clocks: dict[
     try:
         return await check(settings, clocks)
     except HandbillError as error:
-        advice = (
-            ROLES_SQL if error.code == "POSTGRES_LOGIN" else f"Check HANDBILL_{subject.upper()}__URL and the engine."
-        )
-        return [Finding("fail", subject, error.detail, advice)]
+        return [Finding("fail", subject, error.detail, _advice(subject, error))]
+
+
+def _advice(subject: str, error: HandbillError) -> str:
+    """The owner's own login is in the URL; the two plain roles may be missing altogether. Other errors say it all."""
+    if error.code == "POSTGRES_LOGIN" and any(f'"{role}"' in error.detail for role in (APP_ROLE, WORKER_ROLE)):
+        return ROLES_SQL
+    if isinstance(error, Busy) or error.code.endswith("_LOGIN"):
+        return f"Check HANDBILL_{subject.upper()}__URL and the engine."
+    return ""
 
 
 def apart(clocks: dict[str, float]) -> list[Finding]:
@@ -105,7 +113,8 @@ def home(settings: Settings) -> list[Finding]:
         loose = [str(room) for room in rooms if room.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO)]
         next(path.iterdir(), None)
     except OSError as error:
-        return [Finding("fail", "home", f"{path}: {error.strerror}", "Run as its owner, or set HANDBILL_HOME.")]
+        advice = "Move it aside, or set HANDBILL_HOME." if path.is_file() else "Run as its owner, or set HANDBILL_HOME."
+        return [Finding("fail", "home", f"{path}: {error.strerror}", advice)]
     if loose:
         return [Finding("fail", "home", f"others can read {', '.join(loose)}", f"chmod 700 {' '.join(loose)}")]
     return [Finding("ok", "home", f"{path}, owned by uid {owner}")]

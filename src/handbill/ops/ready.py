@@ -32,6 +32,7 @@ class Ready(msgspec.Struct, frozen=True):
             "home": str(self.home),
             "logs": str(self.home / "logs"),
             "seconds": self.seconds,
+            "demo_page": None if self.demo is None else f"{self.api_url}/demo",
             "demo": None if self.demo is None else msgspec.to_builtins(self.demo),
         }
 
@@ -51,6 +52,7 @@ class Ready(msgspec.Struct, frozen=True):
         if self.demo is not None:
             lines += [
                 "",
+                f"Demo shop    {self.api_url}/demo",
                 f"Demo tenant  {self.demo.tenant}",
                 f"Write key    {self.demo.write_key}",
                 f"Secret key   {self.demo.secret_key}",

@@ -100,7 +100,9 @@ class Supervisor:
     async def _postgres(self, units: dict[str, Unit], by_name: dict[str, Starter]) -> None:
         if "postgres" in units:
             await units["postgres"].start()
-        self._tell_applied("postgres", await schema.migrate_postgres(self._known("postgres", by_name)))
+        known = self._known("postgres", by_name)
+        if known.postgres.url is not None:  # with the plain roles' addresses alone, somebody else migrates
+            self._tell_applied("postgres", await schema.migrate_postgres(known))
 
     async def _redis(self, units: dict[str, Unit]) -> None:
         if "redis" in units:
@@ -109,6 +111,9 @@ class Supervisor:
     async def _clickhouse(self, units: dict[str, Unit], by_name: dict[str, Starter]) -> None:
         if "clickhouse" in units:
             await units["clickhouse"].start()
+        elif why := await schema.clickhouse_away(self._settings):
+            kept = "events wait in the journal until it answers"
+            self._teller.warn("clickhouse-away", f"{why} Going on without: {kept}. Check HANDBILL_CLICKHOUSE__URL.")
         self._tell_applied("clickhouse", await schema.migrate_clickhouse(self._known("clickhouse", by_name)))
 
     def _known(self, name: str, by_name: dict[str, Starter]) -> Settings:

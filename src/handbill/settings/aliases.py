@@ -20,6 +20,11 @@ class Alias(msgspec.Struct, frozen=True):
             return text
         return ",".join(self.values.get(word.strip(), word.strip()) for word in text.split(","))
 
+    @property
+    def words(self) -> str:
+        """What one may write under this name beside our own words, for a message; empty if nothing is translated."""
+        return f" (or {', '.join(self.values)})" if self.values else ""
+
 
 ALIASES: tuple[Alias, ...] = (
     Alias("DATABASE_URL", "postgres.url"),
@@ -32,6 +37,7 @@ ALIASES: tuple[Alias, ...] = (
     Alias("BANNER_SCHEDULE_SYNC_CRON", "banners.schedule_sync_cron"),
     Alias("BANNER_STATS_ROLLUP_CRON", "banners.stats_rollup_cron"),
     Alias("RETENTION_CLEANUP_CRON", "banners.retention_cron"),
+    Alias("GEOLITE2_COUNTRY_URL", "banners.geo_url"),
     Alias(
         "SERVICE_TYPE",
         "worker.only",

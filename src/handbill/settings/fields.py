@@ -77,6 +77,9 @@ def describe(hint: Any) -> str:
         word = get_args(kind)[0]
         known = get_args(word) if get_origin(word) is typing.Literal else ()
         return f"any of {', '.join(known)}, separated by commas" if known else "words separated by commas"
+    begins = next((meta.extra["begins"] for meta in metas if meta.extra and "begins" in meta.extra), None)
+    if begins is not None:
+        return f"an address that begins with {begins}"
     words = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}[kind]
     low = next((bound for meta in metas for bound in (meta.ge, meta.gt) if bound is not None), None)
     high = next((meta.le for meta in metas if meta.le is not None), None)

@@ -14,6 +14,9 @@ SECRET_URL = {"mask": "url"}
 """Marks an address whose password is masked wherever settings are shown."""
 SECRET = {"mask": "whole"}
 """Marks a value that is never shown."""
+PostgresUrl = Annotated[str, Meta(pattern="^postgres(ql)?://", extra={"begins": "postgresql://"})]
+RedisUrl = Annotated[str, Meta(pattern="^(rediss?|unix)://", extra={"begins": "redis://, rediss:// or unix://"})]
+HttpUrl = Annotated[str, Meta(pattern="^https?://", extra={"begins": "http:// or https://"})]
 
 LOOPBACK = "127.0.0.1"
 Port = Annotated[int, Meta(ge=1, le=65535)]
@@ -28,40 +31,43 @@ class Log(msgspec.Struct, frozen=True):
 
 class Telemetry(msgspec.Struct, frozen=True):
     otlp_endpoint: Annotated[
-        str | None, Meta(description="Where OpenTelemetry traces go (OTLP over HTTP); unset means no tracing.")
+        HttpUrl | None, Meta(description="Where OpenTelemetry traces go (OTLP over HTTP); unset means no tracing.")
     ] = None
     service_name: Annotated[str, Meta(description="The service name on every trace.")] = "handbill"
 
 
 class Postgres(msgspec.Struct, frozen=True):
     url: Annotated[
-        str | None,
+        PostgresUrl | None,
         Meta(
             description="The owner's direct address, used for migrations; unset means the embedded PostgreSQL.",
             extra=SECRET_URL,
         ),
     ] = None
     app_url: Annotated[
-        str | None,
+        PostgresUrl | None,
         Meta(
             description="Address of the role handbill_app, through a pooler if you have one; derived if unset.",
             extra=SECRET_URL,
         ),
     ] = None
     worker_url: Annotated[
-        str | None,
+        PostgresUrl | None,
         Meta(
             description="Address of the role handbill_worker, through a pooler if you have one; derived if unset.",
             extra=SECRET_URL,
         ),
     ] = None
     direct_url: Annotated[
-        str | None,
+        PostgresUrl | None,
         Meta(
             description="Address of the role handbill_worker past any pooler, for session locks; derived if unset.",
             extra=SECRET_URL,
         ),
     ] = None
+    pooler_prepares: Annotated[
+        bool, Meta(description="Whether your pooler keeps prepared statements (PgBouncer 1.21 or newer does).")
+    ] = False
     port: Annotated[Port | None, Meta(description="Port of the embedded PostgreSQL; unset means a free one.")] = None
     app_size: Annotated[int, Meta(ge=1, le=500, description="Connections of one process as the app role.")] = 10
     worker_size: Annotated[int, Meta(ge=1, le=500, description="Connections of one process as the worker role.")] = 10
@@ -76,7 +82,7 @@ class Postgres(msgspec.Struct, frozen=True):
 
 class Redis(msgspec.Struct, frozen=True):
     url: Annotated[
-        str | None,
+        RedisUrl | None,
         Meta(
             description="redis://:password@host:port/db (or unix://); unset means the embedded Redis.", extra=SECRET_URL
         ),
@@ -89,7 +95,7 @@ class Redis(msgspec.Struct, frozen=True):
 
 class ClickHouse(msgspec.Struct, frozen=True):
     url: Annotated[
-        str | None,
+        HttpUrl | None,
         Meta(
             description="http://user:password@host:port/database; unset means the embedded ClickHouse.",
             extra=SECRET_URL,
@@ -166,6 +172,15 @@ class Jobs(msgspec.Struct, frozen=True):
     prefix: Annotated[
         str, Meta(min_length=1, description="Prefix of every queue key; `{bull}` on a Redis Cluster.")
     ] = "bull"
+    lock_ms: Annotated[
+        int, Meta(ge=1_000, description="How long a running job's lock lasts when its worker no longer renews it.")
+    ] = 30_000
+    stalled_ms: Annotated[
+        int, Meta(ge=1_000, description="How often jobs of workers that are gone are looked for.")
+    ] = 30_000
+    grace_s: Annotated[
+        int, Meta(ge=0, le=600, description="Seconds that running jobs have at a stop before they are handed back.")
+    ] = 15
     relay_per_tenant: Annotated[
         int, Meta(ge=1, description="The most outbox rows of one tenant that one relay cycle takes.")
     ] = 50
@@ -234,6 +249,19 @@ class Banners(msgspec.Struct, frozen=True):
         str, Meta(min_length=9, description="When partitions past their retention are dropped (cron, UTC).")
     ] = "30 2 * * *"
     retention_days: Annotated[int, Meta(ge=1, description="Days for which raw events are kept.")] = 90
+    token_ttl_s: Annotated[
+        int, Meta(ge=60, le=2_592_000, description="For how long a decision's token can report a view or a click.")
+    ] = 86_400
+    decisions_per_minute: Annotated[
+        int, Meta(ge=0, description="Decisions a minute for one user; beyond it the list is empty. 0 means no limit.")
+    ] = 120
+    geo_file: Annotated[
+        str | None,
+        Meta(description="A country database (MMDB) on this machine, for targeting by country."),
+    ] = None
+    geo_url: Annotated[
+        HttpUrl | None, Meta(description="Where the country database is fetched from; none by default.")
+    ] = None
 
 
 class Settings(msgspec.Struct, frozen=True):

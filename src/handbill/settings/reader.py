@@ -6,6 +6,7 @@ import difflib
 import typing
 from collections.abc import Mapping
 from typing import Any, get_origin
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -16,6 +17,9 @@ from handbill.settings.model import Settings
 
 NOT_OURS = ("HANDBILL_CI_", "HANDBILL_TEST_")
 """Prefixes that belong to the build and the tests; every other HANDBILL_ name must be a setting."""
+
+OTHER_WORDS = {alias.name: alias.words for alias in ALIASES}
+"""What an alias understands beside our own words."""
 
 BOOLEANS = {"yes": "true", "on": "true", "no": "false", "off": "false"}
 
@@ -42,15 +46,22 @@ def read(environ: Mapping[str, str], *, home: str | None = None) -> Loaded:
     sources: dict[str, str] = {}
     for path, (variable, text) in _given(environ, fields).items():
         try:
-            values[path] = parse(fields[path], text)
+            values[path] = parse(fields[path], text, OTHER_WORDS.get(variable, ""))
             sources[path] = variable
         except ValueError as error:
             faults.append(Fault(variable, str(error)))
     if faults:
-        lines = "; ".join(f"{fault.field} {fault.reason}" for fault in faults)
-        raise Invalid(f"{lines}. Nothing was started.", code="SETTINGS_INVALID", faults=faults)
+        raise Invalid(_told(faults), code="SETTINGS_INVALID", faults=faults)
     start = Settings() if home is None else Settings(home=home)
     return Loaded(replace(start, values), sources)
+
+
+def _told(faults: list[Fault]) -> str:
+    """One mistake in one line; of several, their number: the faults themselves follow it."""
+    if len(faults) > 1:
+        return f"{len(faults)} settings are wrong. Nothing was started."
+    line = f"{faults[0].field} {faults[0].reason}"
+    return f"{line} Nothing was started." if line.endswith("?") else f"{line}. Nothing was started."
 
 
 def replace(settings: Settings, values: Mapping[str, Any]) -> Settings:
@@ -92,7 +103,7 @@ def _misspelt(environ: Mapping[str, str], fields: Mapping[str, Field]) -> list[F
     return faults
 
 
-def parse(field: Field, text: str) -> Any:
+def parse(field: Field, text: str, or_else: str = "") -> Any:
     """One value from its text; ValueError says what was expected (and never repeats a secret)."""
     kind, _ = bare(field.type)
     raw: Any = text
@@ -103,7 +114,20 @@ def parse(field: Field, text: str) -> Any:
     elif get_origin(kind) is typing.Literal:
         raw = text.lower()
     try:
-        return msgspec.convert(raw, field.type, strict=False)
+        value = msgspec.convert(raw, field.type, strict=False)
     except msgspec.ValidationError as error:
         shown = "" if field.mask else f" (it is {text!r})"
-        raise ValueError(f"must be {field.expected}{shown}") from error
+        raise ValueError(f"must be {field.expected}{or_else}{shown}") from error
+    if field.mask == "url":
+        _check_address(value)
+    return value
+
+
+def _check_address(address: str) -> None:
+    """What every driver would stumble over later, each in its own words. Several hosts are the driver's to read."""
+    try:
+        parts = urlsplit(address)
+        if "," not in parts.netloc:
+            _ = parts.port
+    except ValueError as error:
+        raise ValueError("must be an address with a host and, if any, a port from 0 to 65535") from error

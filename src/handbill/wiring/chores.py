@@ -70,6 +70,18 @@ class CapsKeeper(Loop):
         await asyncio.sleep(1)
 
 
+class RaisedLimits(Loop):
+    """After a limit was raised, tells Redis of the views that the old one had let go."""
+
+    def __init__(self, house: House) -> None:
+        super().__init__("raised-limits")
+        self._backfill = house.banners.backfill
+
+    async def turn(self) -> None:
+        await self._backfill.run()
+        await asyncio.sleep(1)
+
+
 def _consume(house: House, pulse: Pulse) -> Chore:
     given = house.settings.events
     return Consumer(
@@ -105,6 +117,7 @@ def _leader(house: House, pulse: Pulse) -> Chore:
         SweepChore(jobs.sweeper, jobs.ledger, jobs.known_queues),
         GaugeChore(Gauges(house.database, jobs.queues, jobs.known_queues)),
         TenantsSweep(house),
+        RaisedLimits(house),
     )
     return LeaderChore(house.database, led, pulse=pulse)
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal, Protocol
 
-from handbill.banners.service import BannersService, Catalogue, CatalogueBook, ThrottlePolicy
+from handbill.banners.service import BannersService, Catalogue, CatalogueBook, ShowPolicy, ThrottlePolicy
 from handbill.caps.service import CapsService
 from handbill.events.edge import Edge, EdgePolicy
 from handbill.events.service import EventsService
@@ -55,6 +56,8 @@ class House:
         self.catalogue = Catalogue(self.database, self.redis, self.clock)
         self.caps = CapsService(self.redis, self.database, CatalogueBook(self.catalogue), self.clock)
         self.banners = _banners(self)
+        self.tenants.erasures.join("caps", self.caps.erase)
+        self.tenants.erasures.join("banners", self.banners.erasure.erase)
 
         self._core: tuple[tuple[str, Part], ...] = (
             ("postgres", self.database),
@@ -64,7 +67,11 @@ class House:
             ("tenants", self.tenants),
             ("journal", self.journal),
         )
-        self._serving: tuple[tuple[str, Part], ...] = (("catalogue", self.catalogue), ("edge", self.edge))
+        self._serving: tuple[tuple[str, Part], ...] = (
+            ("catalogue", self.catalogue),
+            ("edge", self.edge),
+            ("banners", self.banners),
+        )
         self._started: list[tuple[str, Part]] = []
 
     async def start(self, shell: Shell = "api") -> None:
@@ -107,7 +114,10 @@ def build(settings: Settings) -> House:
 
 def postgres_urls(settings: Settings) -> PostgresUrls:
     given = settings.postgres
-    return derive(given.url or "", app=given.app_url, worker=given.worker_url, direct=given.direct_url)
+    prepared = True if given.pooler_prepares else None
+    return derive(
+        given.url or "", app=given.app_url, worker=given.worker_url, direct=given.direct_url, prepared=prepared
+    )
 
 
 def _database(settings: Settings) -> Database:
@@ -171,4 +181,12 @@ def _banners(house: House) -> BannersService:
         house.clock,
         throttle=ThrottlePolicy(limit=given.throttle_per_minute),
         accidental_close_ms=given.accidental_close_ms,
+        retention_days=given.retention_days,
+        show=ShowPolicy(
+            token_key=secrets.derived(house.settings, "decision tokens"),
+            token_ttl_s=given.token_ttl_s,
+            decisions_per_minute=given.decisions_per_minute,
+            geo_file=Path(given.geo_file) if given.geo_file else None,
+            geo_url=given.geo_url,
+        ),
     )

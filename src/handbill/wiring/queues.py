@@ -84,11 +84,24 @@ def schedules(house: House) -> list[Schedule]:
 
 
 def banners_worker(house: House, pulse: Pulse) -> JobWorker:
-    return JobWorker(house.jobs.queues, BANNERS, banner_tasks(house).handlers(), pulse=pulse)
+    return _worker(house, BANNERS, banner_tasks(house).handlers(), pulse)
 
 
 def system_worker(house: House, pulse: Pulse) -> JobWorker:
-    return JobWorker(house.jobs.queues, SYSTEM, SystemTasks(house).handlers(banner_tasks(house)), pulse=pulse)
+    return _worker(house, SYSTEM, SystemTasks(house).handlers(banner_tasks(house)), pulse)
+
+
+def _worker(house: House, queue: str, handlers: Mapping[str, Any], pulse: Pulse) -> JobWorker:
+    given = house.settings.jobs
+    return JobWorker(
+        house.jobs.queues,
+        queue,
+        handlers,
+        lock_ms=given.lock_ms,
+        stalled_ms=given.stalled_ms,
+        grace_s=given.grace_s,
+        pulse=pulse,
+    )
 
 
 def cron(house: House, pulse: Pulse) -> CronChore:

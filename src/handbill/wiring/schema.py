@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from handbill.infra import migrations
 from handbill.infra.clickhouse import ClickHouse
-from handbill.kit.errors import Broken
+from handbill.kit.errors import Broken, HandbillError
 from handbill.settings import Settings
 from handbill.wiring import addresses
 
@@ -30,6 +30,19 @@ async def migrate_clickhouse(settings: Settings) -> list[str]:
         return await migrations.migrate_clickhouse(store)
     finally:
         await store.stop()
+
+
+async def clickhouse_away(settings: Settings) -> str | None:
+    """Why the given ClickHouse cannot be reached; None when it answers."""
+    store = ClickHouse(settings.clickhouse.url or addresses.NOBODY)
+    await store.start()
+    try:
+        await store.health()
+    except HandbillError as error:
+        return error.detail
+    finally:
+        await store.stop()
+    return None
 
 
 async def check(settings: Settings) -> None:

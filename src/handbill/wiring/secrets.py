@@ -21,6 +21,11 @@ def seal_key(settings: Settings) -> bytes:
     return hashlib.sha256(text.encode()).digest()
 
 
+def derived(settings: Settings, purpose: str) -> bytes:
+    """A key of its own for each purpose, from the one secret: the same in every process of the installation."""
+    return hashlib.blake2b(purpose.encode(), key=seal_key(settings), digest_size=32).digest()
+
+
 def _kept(path: Path) -> str:
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -7,6 +7,7 @@ import signal
 from collections.abc import Sequence
 from pathlib import Path
 
+from handbill.kit import garbage
 from handbill.kit.errors import Broken
 from handbill.kit.pulse import Pulse
 from handbill.kit.telemetry import logs
@@ -65,6 +66,7 @@ class Shell:
             await chore.start()
         for _, chore in self._chores:
             await self._until_ready(chore)
+        garbage.settle()
         _log.info("worker-ready", chores=[plan.name for plan in self._plans])
 
     async def _until_ready(self, chore: Chore) -> None:

@@ -40,7 +40,13 @@ async function plain(job) {
 const verbs = {
   add: async ({ queue: q, name, data, opts }) => plain(await queue(q).add(name, data, opts)),
   addBulk: async ({ queue: q, jobs }) => (await queue(q).addBulk(jobs)).map((job) => job.id),
-  job: async ({ queue: q, id }) => plain(await queue(q).getJob(id)),
+  job: async ({ queue: q, id }) => {
+    // The state first: what is read after it is at least as new.
+    const seen = await queue(q).getJob(id);
+    const state = seen && (await seen.getState());
+    const job = await queue(q).getJob(id);
+    return job && { ...job.toJSON(), state };
+  },
   logs: async ({ queue: q, id }) => (await queue(q).getJobLogs(id)).logs,
   counts: async ({ queue: q }) => queue(q).getJobCounts(),
   listed: async ({ queue: q, states }) => (await queue(q).getJobs(states)).map((job) => job.id),

@@ -33,13 +33,14 @@ select tenant_id, id from banners.find_public($1, $2)
 select * from banners.banners where tenant_id = $1 and id = $2
 
 -- name: create_placement
-insert into banners.placements (tenant_id, public_id, name, slug, description, created_at, updated_at)
-values ($1, $2, $3, $4, $5, $6, $6)
+insert into banners.placements (tenant_id, public_id, name, slug, description, ranking, caps, created_at, updated_at)
+values ($1, $2, $3, $4, $5, $6, $7::jsonb, $8, $8)
 returning *
 
 -- name: update_placement
 update banners.placements
-set name = $3, slug = $4, description = $5, updated_at = $6, version = version + 1
+set name = $3, slug = $4, description = $5, ranking = $6, caps = $7::jsonb, updated_at = $8, limits_raised_at = $9,
+    version = version + 1
 where tenant_id = $1 and id = $2
 returning *
 
@@ -62,14 +63,15 @@ limit $3
 
 -- name: create_campaign
 insert into banners.campaigns (
-    tenant_id, public_id, name, status, is_active, starts_at, ends_at, created_at, updated_at
+    tenant_id, public_id, name, status, is_active, starts_at, ends_at, caps, created_at, updated_at
 )
-values ($1, $2, $3, $4, $5, $6, $7, $8, $8)
+values ($1, $2, $3, $4, $5, $6, $7, $8::jsonb, $9, $9)
 returning *
 
 -- name: update_campaign
 update banners.campaigns
-set name = $3, status = $4, is_active = $5, starts_at = $6, ends_at = $7, updated_at = $8, version = version + 1
+set name = $3, status = $4, is_active = $5, starts_at = $6, ends_at = $7, caps = $8::jsonb, updated_at = $9,
+    limits_raised_at = $10, version = version + 1
 where tenant_id = $1 and id = $2
 returning *
 
@@ -95,16 +97,19 @@ limit $3
 insert into banners.banners (
     tenant_id, public_id, campaign_id, name, title, description, image_url, cta_link, asset_url,
     x_times, y_hours, z_duration_sec, is_active, publish_at, expires_at, schedule_status, placement_ids,
-    created_at, updated_at
+    targeting, priority, weight, revenue, variants, holdout_percent, caps, cap_mode, cap_by, created_at, updated_at
 )
-values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $18)
+values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17,
+        $18::jsonb, $19, $20, $21, $22::jsonb, $23, $24::jsonb, $25, $26, $27, $27)
 returning *
 
 -- name: update_banner
 update banners.banners
 set campaign_id = $3, name = $4, title = $5, description = $6, image_url = $7, cta_link = $8, asset_url = $9,
     x_times = $10, y_hours = $11, z_duration_sec = $12, is_active = $13, publish_at = $14, expires_at = $15,
-    schedule_status = $16, placement_ids = $17, archived_at = $18, updated_at = $19, limits_raised_at = $20, version = version + 1
+    schedule_status = $16, placement_ids = $17, targeting = $18::jsonb, priority = $19, weight = $20, revenue = $21,
+    variants = $22::jsonb, holdout_percent = $23, caps = $24::jsonb, cap_mode = $25, cap_by = $26, archived_at = $27,
+    updated_at = $28, limits_raised_at = $29, version = version + 1
 where tenant_id = $1 and id = $2
 returning *
 
@@ -175,3 +180,23 @@ select id from banners.placements where tenant_id = $1 and id = $2
 
 -- name: campaign_by_number
 select id from banners.campaigns where tenant_id = $1 and id = $2
+
+-- name: read_deciding
+select ranking, version from banners.deciding where tenant_id = $1
+
+-- name: write_deciding
+insert into banners.deciding (tenant_id, ranking, updated_at) values ($1, $2, $3)
+on conflict (tenant_id) do update
+set ranking = excluded.ranking, updated_at = excluded.updated_at, version = banners.deciding.version + 1
+returning ranking, version
+
+-- name: load_deciding
+-- no-tenant: $1 lists the tenants
+select tenant_id, ranking, version from banners.deciding where tenant_id = any ($1)
+
+-- name: rates
+-- no-tenant: $1 lists the tenants that rank by it
+select banner_id, sum(impressions)::bigint as impressions, sum(clicks)::bigint as clicks
+from banners.banner_stats
+where tenant_id = any ($1) and bucket >= $2
+group by banner_id

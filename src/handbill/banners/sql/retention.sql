@@ -11,7 +11,19 @@ select max(coalesce((s.privacy ->> 'retention_days')::int, $1)) from tenants.set
 
 -- name: longest_window_hours
 -- no-tenant: a shared partition goes only when no tenant needs it
-select coalesce(max(y_hours), 1) from banners.banners where deleted_at is null
+-- Rules without an end have no hours: their views are archived before a month goes.
+with rules as (
+    select jsonb_array_elements(caps) as rule from banners.banners where deleted_at is null
+    union all
+    select jsonb_array_elements(caps) from banners.campaigns where deleted_at is null
+    union all
+    select jsonb_array_elements(caps) from banners.placements where deleted_at is null
+)
+select greatest(
+    1,
+    (select max(y_hours) from banners.banners where deleted_at is null),
+    (select max((rule ->> 'y_hours')::int) from rules)
+)
 
 -- name: unrolled_before
 -- no-tenant: a shared partition goes only when no tenant needs it

@@ -21,7 +21,7 @@ from banners.stat_days where tenant_id = $1 and day = $2
 -- which both the raw rows and the live rows will have, are not lost.
 with raw as (
     select banner_id, placement_id, campaign_id, date_bin('15 minutes', occurred_at, '2000-01-01+00') as bucket, lane,
-           count(*) filter (where not marks && $4) as impressions, 0::bigint as clicks, 0::bigint as views,
+           count(*) - count(*) filter (where marks && $4) as impressions, 0::bigint as clicks, 0::bigint as views,
            0::bigint as dismissals, count(*) filter (where marks && $4) as marked_impressions,
            0::bigint as marked_clicks, 0::bigint as marked_views
     from banners.banner_impressions
@@ -29,13 +29,13 @@ with raw as (
     group by 1, 2, 3, 4, 5
     union all
     select banner_id, placement_id, campaign_id, date_bin('15 minutes', occurred_at, '2000-01-01+00'), lane,
-           0, count(*) filter (where not marks && $4), 0, 0, 0, count(*) filter (where marks && $4), 0
+           0, count(*) - count(*) filter (where marks && $4), 0, 0, 0, count(*) filter (where marks && $4), 0
     from banners.banner_clicks
     where tenant_id = $1 and occurred_at >= $2 and occurred_at < $3
     group by 1, 2, 3, 4, 5
     union all
     select banner_id, placement_id, campaign_id, date_bin('15 minutes', view_timestamp, '2000-01-01+00'), lane,
-           0, 0, count(*) filter (where not marks && $4), count(*) filter (where dismissed and not marks && $4),
+           0, 0, count(*) - count(*) filter (where marks && $4), count(*) filter (where dismissed and not marks && $4),
            0, 0, count(*) filter (where marks && $4)
     from caps.user_views
     where tenant_id = $1 and view_timestamp >= $2 and view_timestamp < $3 and counted

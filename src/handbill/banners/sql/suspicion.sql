@@ -2,7 +2,8 @@
 delete from banners.event_marks where tenant_id = $1 and occurred_at >= $2 and occurred_at < $3
 
 -- name: mark_unseen_clicks
--- A click without an impression of the same banner, by the same session or user, in the day before it.
+-- A click without an impression of the same banner, by the same session or user, in the day before it. Session and user
+-- are asked one after the other: joined by an "or", PostgreSQL would look through a banner's whole day for every click.
 insert into banners.event_marks (tenant_id, event_key, reason, kind, banner_id, placement_id, campaign_id, occurred_at)
 select c.tenant_id, c.event_key, 'no_impression', 'click', c.banner_id, c.placement_id, c.campaign_id, c.occurred_at
 from banners.banner_clicks c
@@ -10,9 +11,15 @@ where c.tenant_id = $1 and c.occurred_at >= $2 and c.occurred_at < $3
   and coalesce(c.session_id, c.user_id) is not null
   and not exists (
     select from banners.banner_impressions i
-    where i.tenant_id = c.tenant_id and i.banner_id = c.banner_id
+    where i.tenant_id = $1 and i.occurred_at > $2::timestamptz - interval '1 day' and i.occurred_at < $3
+      and i.banner_id = c.banner_id and i.session_id = c.session_id
       and i.occurred_at > c.occurred_at - interval '1 day' and i.occurred_at <= c.occurred_at
-      and (i.session_id = c.session_id or i.user_id = c.user_id)
+  )
+  and not exists (
+    select from banners.banner_impressions i
+    where i.tenant_id = $1 and i.occurred_at > $2::timestamptz - interval '1 day' and i.occurred_at < $3
+      and i.banner_id = c.banner_id and i.user_id = c.user_id
+      and i.occurred_at > c.occurred_at - interval '1 day' and i.occurred_at <= c.occurred_at
   )
 on conflict do nothing
 

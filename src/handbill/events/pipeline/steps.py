@@ -23,7 +23,7 @@ def read(batch: Batch) -> Batch:
         except msgspec.DecodeError as error:
             batch.parked.append(Parked(None, "unknown", None, Reason.UNREADABLE, str(error)[:500], body))
             continue
-        if isinstance(event, Dropped):
+        if type(event) is Dropped:
             batch.drops[(event.tenant, _day(event.at), event.of, Reason(event.reason))] += 1
             continue
         batch.rows.append(Row(place, key(event.kind, event.id), event, body))

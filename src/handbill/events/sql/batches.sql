@@ -1,9 +1,12 @@
 -- name: insert_keys
 -- Sorted by the caller: unsorted batches of two workers deadlock.
-insert into events.event_keys (tenant_id, key, stored_time)
-select * from unnest($1::int[], $2::bytea[], $3::timestamptz[])
-on conflict do nothing
-returning tenant_id, key
+with fresh as (
+    insert into events.event_keys (tenant_id, key, stored_time)
+    select * from unnest($1::int[], $2::bytea[], $3::timestamptz[])
+    on conflict do nothing
+    returning tenant_id, key
+)
+select tenant_id, string_agg(key, '') from fresh group by tenant_id
 
 -- name: insert_batch
 -- no-tenant: a batch holds the events of every tenant of its lane

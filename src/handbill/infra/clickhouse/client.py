@@ -62,6 +62,7 @@ class ClickHouse:
         self._secure = parts.scheme in ("https", "clickhouses")
         self._host = parts.hostname or "127.0.0.1"
         self._port = parts.port or (8443 if self._secure else 8123)
+        self._place = f"{self._host}:{self._port}"
         self._user = unquote(parts.username or "default")
         self._password = unquote(parts.password or "")
         self.database = database or parts.path.strip("/") or "default"
@@ -150,7 +151,7 @@ class ClickHouse:
                 except StopAsyncIteration:
                     return
                 except Exception as error:
-                    raise _translated(error) from error
+                    raise _translated(error, self._place) from error
                 yield [tuple(row) for row in block]
 
     async def _column_types(self, table: str, columns: Sequence[str]) -> list[str]:
@@ -173,7 +174,7 @@ class ClickHouse:
         try:
             answer = await work(client)
         except Exception as error:
-            raise _translated(error) from error
+            raise _translated(error, self._place) from error
         metrics.CH_SECONDS.labels(kind).observe(time.perf_counter() - started)
         crashpoints.reached(f"after:ch:{kind}")
         return answer
@@ -206,13 +207,13 @@ class ClickHouse:
                 compress=self._host not in ("127.0.0.1", "localhost", "::1"),  # on loopback it only costs time
             )
         except Exception as error:
-            ours = _translated(error)
+            ours = _translated(error, self._place)
             if isinstance(ours, ClickHouseAway):
                 ours.maybe_done = False
             raise ours from error
 
 
-def _translated(error: Exception) -> Exception:
+def _translated(error: Exception, place: str) -> Exception:
     """Our error for the driver's. Without an engine code the engine was not there to give one."""
     import aiohttp
     from clickhouse_connect.driver import exceptions as driver
@@ -230,7 +231,7 @@ def _translated(error: Exception) -> Exception:
         return ClickHouseError(code, text)
     if isinstance(error, driver.OperationalError | aiohttp.ClientError | OSError | TimeoutError):
         metrics.CH_ERRORS.labels("0").inc()
-        return ClickHouseAway(f"ClickHouse does not answer ({type(error).__name__}); try again.")
+        return ClickHouseAway(f"ClickHouse does not answer at {place} ({type(error).__name__}); try again.")
     return error
 
 

@@ -90,7 +90,7 @@ def _explain(code: int, tail: str, data: Path, port: int, log: Path) -> Handbill
             f"start again.",
             code="ENGINE_LOCKED",
         )
-    if "No space left on device" in tail:
+    if process.disk_full(tail):
         return Broken(
             f"ClickHouse stopped because the disk that holds {data} is full. Every acknowledged insert is still there. "
             f"Free some space, then start again.",

@@ -71,7 +71,7 @@ def _any() -> int:
 def port_taken(name: str, port: int) -> Broken:
     return Broken(
         f"{name}: port {port} on 127.0.0.1 is taken by another program. Nothing was changed. "
-        f"Stop that program, or set another port.",
+        f"Stop that program, or set HANDBILL_{name.upper()}__PORT.",
         code="PORT_TAKEN",
     )
 

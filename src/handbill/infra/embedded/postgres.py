@@ -236,7 +236,7 @@ _DAMAGED = ("pg_control", "PG_CONTROL_VERSION", "control file", "checkpoint reco
 def _explain(code: int, tail: str, data: Path, port: int, log: Path) -> HandbillError:
     if "could not bind" in tail:
         return ports.port_taken(NAME, port)
-    if "No space left on device" in tail:
+    if process.disk_full(tail):
         return Broken(
             f"PostgreSQL stopped because the disk that holds {data} is full. Everything committed is still there. "
             f"Free some space, then start again.",

@@ -27,6 +27,7 @@ KILL = int(signal.SIGKILL)
 _LOG_LIMIT = 16 * 1024 * 1024
 _TAIL_LINES = 12
 _POLL_SECONDS = 0.02
+_DISK_FULL = ("No space left on device", "Disk quota exceeded", "Check free disk space")
 
 
 class Engine(Protocol):
@@ -168,13 +169,23 @@ def run(command: Sequence[str | Path], *, user: tuple[int, int] | None, cwd: Pat
     )
     if done.returncode:
         said = done.stdout.decode(errors="replace").strip()
-        if "No space left on device" in said:
+        if disk_full(said):
             raise Broken(
                 f"{Path(command[0]).name} failed because the disk that holds {cwd} is full. What was saved before is "
                 f"still there. Free some space, then start again.",
                 code="DISK_FULL",
             )
-        raise Broken(f"{Path(command[0]).name} failed with code {done.returncode}: {said}", code="ENGINE_TOOL_FAILED")
+        last = "\n".join(said.splitlines()[-_TAIL_LINES:])
+        raise Broken(
+            f"{Path(command[0]).name} failed with code {done.returncode}. Nothing that was there before was changed. "
+            f"Its last words:\n{last}",
+            code="ENGINE_TOOL_FAILED",
+        )
+
+
+def disk_full(said: str) -> bool:
+    """Do an engine's words mean a full disk? PostgreSQL tells a half-written page by a hint only."""
+    return any(words in said for words in _DISK_FULL)
 
 
 def plain_environ() -> dict[str, str]:

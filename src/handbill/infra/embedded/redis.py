@@ -187,7 +187,7 @@ _DAMAGED = (
 def _explain(code: int, tail: str, place: Place) -> HandbillError:
     if "Could not create server TCP listening socket" in tail or "Address already in use" in tail:
         return ports.port_taken(NAME, place.port)
-    if "No space left on device" in tail:
+    if process.disk_full(tail):
         return Broken(
             f"Redis stopped because the disk that holds {place.data} is full. Every acknowledged write is still there. "
             f"Free some space, then start again.",

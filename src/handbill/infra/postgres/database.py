@@ -14,9 +14,9 @@ from functools import partial
 
 import asyncpg
 
-from handbill.infra.postgres.errors import PostgresAway, is_away, translated
+from handbill.infra.postgres.errors import DRIVER_ERRORS, PostgresAway, is_away, translated
 from handbill.infra.postgres.pool import Pool
-from handbill.infra.postgres.tx import DRIVER_ERRORS, Session, Tx
+from handbill.infra.postgres.tx import Session, Tx
 from handbill.infra.postgres.urls import PostgresUrls
 from handbill.infra.sqlfiles import Sql
 from handbill.kit import crashpoints, retry

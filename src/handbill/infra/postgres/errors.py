@@ -62,6 +62,10 @@ class PermissionDenied(PostgresError):
     kind = "permission"
 
 
+# InternalClientError is what the driver says when the server's goodbye arrived between two statements: the next one
+# finds the connection in a state that it cannot leave, before a byte of it was sent.
+DRIVER_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError)
+
 _BY_STATE: dict[str, type[PostgresError]] = {
     "23505": UniqueViolation,
     "23P01": UniqueViolation,
@@ -93,7 +97,8 @@ def is_away(error: BaseException) -> bool:
         return state in _AWAY_STATES or state.startswith("08")
     if isinstance(error, asyncpg.InterfaceError):
         return "connection" in str(error).lower() or "pool is clos" in str(error).lower()
-    return isinstance(error, OSError | asyncio.TimeoutError | asyncio.IncompleteReadError)
+    gone = OSError | asyncio.TimeoutError | asyncio.IncompleteReadError | asyncpg.InternalClientError
+    return isinstance(error, gone)
 
 
 def translated(error: BaseException, statement: str, *, committing: bool = False) -> BaseException:

@@ -10,8 +10,7 @@ from collections.abc import Awaitable, Callable
 
 import asyncpg
 
-from handbill.infra.postgres.errors import PostgresAway, PostgresBusy, translated
-from handbill.infra.postgres.tx import DRIVER_ERRORS
+from handbill.infra.postgres.errors import DRIVER_ERRORS, PostgresAway, PostgresBusy, translated
 from handbill.kit.telemetry import metrics
 
 IDLE_S = 300.0

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from handbill.infra import sqlfiles
 from handbill.infra.postgres.database import Database
-from handbill.infra.postgres.errors import PostgresError, translated
-from handbill.infra.postgres.tx import DRIVER_ERRORS, Session
+from handbill.infra.postgres.errors import DRIVER_ERRORS, PostgresError, translated
+from handbill.infra.postgres.tx import Session
 from handbill.infra.sqlfiles import Sql, Statements
 from handbill.kit.errors import Broken
 

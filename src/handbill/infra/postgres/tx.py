@@ -9,13 +9,12 @@ from typing import Any, TypeAlias
 
 import asyncpg
 
-from handbill.infra.postgres.errors import translated, unfit
+from handbill.infra.postgres.errors import DRIVER_ERRORS, translated, unfit
 from handbill.infra.sqlfiles import Sql
 from handbill.kit import crashpoints
 from handbill.kit.telemetry import metrics
 
 Row: TypeAlias = Any  # asyncpg's record: by name, by position, and like a mapping
-DRIVER_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError)
 
 _seconds: dict[str, Any] = {}
 

@@ -17,7 +17,9 @@ from handbill.jobs.outbox import shares
 from handbill.jobs.records import Lane
 
 LOOK_AT = 1000
-"""Jobs near the head of a queue that are looked at one by one; a longer list is somebody else's flood."""
+"""Jobs near the head of a queue that are looked at one by one: far more than we ever put there ourselves."""
+FLOOD = 200
+"""Other programs' jobs in the list from which on ours are added in front: the claim looks only so deep."""
 
 
 class Allowances(Protocol):
@@ -36,8 +38,8 @@ class View(msgspec.Struct, frozen=True):
 
     @property
     def flooded(self) -> bool:
-        """Others have added so much directly that ours would stand behind thousands."""
-        return self.waiting > LOOK_AT
+        """Others have added so much directly that ours would be out of sight behind it."""
+        return self.waiting - self.ours > FLOOD
 
 
 class Admission:

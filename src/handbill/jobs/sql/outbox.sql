@@ -83,12 +83,21 @@ delete from jobs.outbox_events where id = any($1::uuid[]);
 -- no-tenant: the relay settles what it just relayed
 update jobs.outbox_events set relayed_ms = $2 where id = any($1::uuid[]);
 
--- Jobs that are over, by their own events; an event older than the relay belongs to an earlier job of the same id.
--- name: settle_jobs
+-- The rows of jobs that are over. A job may end before the relay that added it has committed: its row is then locked
+-- and still looks pending, so this waits for the relay and reads the row as it is afterwards.
+-- name: lock_rows
 -- no-tenant: the ledger follows every queue
-delete from jobs.outbox_events o
-using unnest($2::text[], $3::bigint[]) as e (job_id, at_ms)
-where o.queue = $1 and o.status = 'relayed' and o.job_id = e.job_id and o.relayed_ms <= e.at_ms;
+select o.id, o.job_id, o.status, o.relayed_ms from jobs.outbox_events o
+where o.id = any($2::uuid[]) and o.queue = $1
+order by o.id
+for update;
+
+-- name: lock_own_rows
+-- no-tenant: the ledger follows every queue
+select o.id, o.job_id, o.status, o.relayed_ms from jobs.outbox_events o
+where o.queue = $1 and o.job_id = any($2::text[]) and o.job_id <> o.id::text
+order by o.id
+for update;
 
 -- name: relayed_rows
 -- no-tenant: the ledger looks for the data of jobs that another program removed

@@ -190,6 +190,9 @@ class JobWorker:
         assert me is not None
         while claimed.job is not None:
             running = Running(claimed.job, claimed.token, me)
+            stale = self._running.get(self._holdings.tokens.get(claimed.job.wire_id, ""))
+            if stale is not None:  # a lane of our own lost its lock, and the job came round to us again
+                stale.interrupt("lost")
             self._running[claimed.token] = running
             self._holdings.tokens[claimed.job.wire_id] = claimed.token
             try:

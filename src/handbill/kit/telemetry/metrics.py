@@ -106,6 +106,8 @@ LEADER = Gauge("handbill_leader", "1 while this process leads, by election", ("e
 CAPS_MALFORMED = Counter("handbill_caps_malformed", "Packed cap values that could not be read and were started anew")
 CAPS_HISTORY = Counter("handbill_caps_history", "Cap questions that went to PostgreSQL, by why", ("why",))
 CAPS_REBUILT = Counter("handbill_caps_rebuilt", "Views put back into the caps by a rebuild or a back-fill")
+CAPS_LEASES = Counter("handbill_caps_leases", "Slots asked for by strict decisions, by answer", ("answer",))
+CAPS_LATE = Counter("handbill_caps_late", "Strict views reported after their lease had ended; they count all the same")
 
 # --- journal
 JOURNAL_APPEND_EVENTS = Histogram("handbill_journal_append_events", "Events that shared one append", (), SIZES)
@@ -137,3 +139,7 @@ JOBS_ENDED = Counter(
 DECIDE_FALLBACK = Counter("handbill_decide_fallback", "Decisions made without Redis, by what stood in", ("by",))
 THROTTLE_REFUSED = Counter("handbill_throttle_refused", "Tracking requests refused by the limit per client address")
 THROTTLE_OPEN = Counter("handbill_throttle_open", "Tracking requests let pass because Redis was away")
+
+# --- show
+REDIRECT_UNCOUNTED = Counter("handbill_redirect_uncounted", "Clicks led on but not counted, by the error", ("code",))
+GEO_FETCH = Counter("handbill_geo_fetch", "Attempts to fetch the GeoIP file: fetched or failed", ("how",))

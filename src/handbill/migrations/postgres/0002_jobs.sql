@@ -33,6 +33,8 @@ with (
 );
 create index ix_outbox_pending on jobs.outbox_events (queue, lane, due_at, id) where status = 'pending';
 create index ix_outbox_relayed on jobs.outbox_events (queue, job_id) where status = 'relayed';
+-- Few rows carry an id of the producer's own; the others are found by their primary key.
+create index ix_outbox_own on jobs.outbox_events (queue, job_id) where job_id <> id::text;
 select handbill_wall('jobs.outbox_events');
 
 -- One row per effect that was done, written in the transaction of the effect.

@@ -34,4 +34,18 @@ alter table banners.banner_clicks add column variant text;
 alter table caps.user_views add column variant text;
 
 -- ------------------------------------------------------------------------------------------------ caps
--- (the caps room's own tables and columns go here)
+-- Lifetime limits of campaigns, placements and devices, once retention has dropped the rows they counted. Totals of users
+-- and banners outlive their rows in cap_totals already.
+create table caps.cap_archive (
+    tenant_id int not null references tenants.tenants (tenant_id),
+    kind      text not null check (kind in ('user', 'device')),
+    subject   text not null,
+    scope     bigint not null,
+    total     bigint not null,
+    primary key (tenant_id, kind, subject, scope)
+);
+select handbill_wall('caps.cap_archive'::regclass);
+revoke insert, update, delete on caps.cap_archive from handbill_app;
+
+-- A device's views are found by way of its users.
+create index ix_users_device on caps.users (tenant_id, device_id) where device_id <> '';

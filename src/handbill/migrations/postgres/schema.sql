@@ -259,6 +259,8 @@ with (
 );
 create index ix_outbox_pending on jobs.outbox_events (queue, lane, due_at, id) where status = 'pending';
 create index ix_outbox_relayed on jobs.outbox_events (queue, job_id) where status = 'relayed';
+-- Few rows carry an id of the producer's own; the others are found by their primary key.
+create index ix_outbox_own on jobs.outbox_events (queue, job_id) where job_id <> id::text;
 select handbill_wall('jobs.outbox_events');
 
 -- One row per effect that was done, written in the transaction of the effect.
@@ -545,6 +547,17 @@ create table caps.users (
     created_at timestamptz not null,
     primary key (tenant_id, user_id, device_id)
 );
+-- A device's views are found by way of its users.
+create index ix_users_device on caps.users (tenant_id, device_id) where device_id <> '';
+
+create table caps.cap_archive (                          -- lifetime limits of campaigns, placements, devices: dropped rows
+    tenant_id int not null references tenants.tenants (tenant_id),
+    kind      text not null check (kind in ('user', 'device')),
+    subject   text not null,
+    scope     bigint not null,
+    total     bigint not null,
+    primary key (tenant_id, kind, subject, scope)
+);
 
 -- ------------------------------------------------------------------------------------------------ stats
 create table banners.banner_stats (
@@ -676,12 +689,12 @@ select handbill_wall(t) from unnest(array[
     'banners.placements', 'banners.campaigns', 'banners.banners', 'banners.deciding', 'banners.catalogue_versions',
     'events.event_keys', 'events.parked', 'events.drops',
     'banners.banner_impressions', 'banners.banner_clicks', 'caps.user_views', 'caps.cap_totals', 'caps.users',
-    'banners.banner_stats', 'banners.stat_days', 'banners.event_marks', 'banners.audits'
+    'caps.cap_archive', 'banners.banner_stats', 'banners.stat_days', 'banners.event_marks', 'banners.audits'
 ]::regclass[]) t;
 -- What was counted is read by its tenant and written by the pipeline alone.
 revoke insert, update, delete on events.event_keys, events.drops, banners.banner_impressions, banners.banner_clicks,
-    caps.user_views, caps.cap_totals, caps.users, banners.banner_stats, banners.stat_days, banners.event_marks,
-    banners.audits from handbill_app;
+    caps.user_views, caps.cap_totals, caps.users, caps.cap_archive, banners.banner_stats, banners.stat_days,
+    banners.event_marks, banners.audits from handbill_app;
 grant select, insert, update, delete on events.lanes, events.consumers, events.ch_batches to handbill_worker;
 
 select handbill_month(t, (date_trunc('month', now() at time zone 'UTC') + m * interval '1 month')::date)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from handbill.infra import migrations
 from handbill.infra.embedded.home import write_private
+from handbill.infra.journal.streams import StreamsJournal
 from handbill.infra.redis import Redis
 from handbill.kit.errors import Broken, Conflict
 from handbill.ops import demo
@@ -35,6 +36,8 @@ select nspname from pg_namespace
 where nspname !~ '^pg_' and nspname <> 'information_schema'
   and (nspname <> 'public' or exists (select from pg_class where relnamespace = pg_namespace.oid));
 """
+
+CURSORS = "select lane || ' ' || cursor from events.lanes;"
 
 
 @contextmanager
@@ -83,10 +86,11 @@ async def restore(settings: Settings, folder: Path, found: Manifest, *, force: b
         await redis.copy_in(store, folder / "redis.frames")
         if settings.clickhouse.url is not None and found.clickhouse_tables:
             await clickhouse.copy_in(settings.clickhouse.url, folder / "clickhouse", found.clickhouse_tables)
+        applied = await schema.migrate_postgres(settings)
+        await _adopt(owner, store)
     finally:
         await store.stop()
     _secrets(settings, folder / "secrets")
-    applied = await schema.migrate_postgres(settings)
     if settings.clickhouse.url is not None:
         await schema.migrate_clickhouse(settings)
     now = await current(settings)
@@ -135,6 +139,13 @@ async def _postgres(owner: str, dump: Path) -> None:
     await tools.sql(owner, ROLES)
     words = ("--no-owner", "--exit-on-error", "--single-transaction")
     await tools.run("pg_restore", owner, *words, str(dump))
+
+
+async def _adopt(owner: str, store: Redis) -> None:
+    """PostgreSQL was copied after Redis: a lane's cursor may stand behind the last entry of the copied journal."""
+    journal = StreamsJournal(store)
+    for line in (await tools.sql(owner, CURSORS)).splitlines():
+        await journal.adopt(*line.split())
 
 
 def _secrets(settings: Settings, folder: Path) -> None:

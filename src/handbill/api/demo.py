@@ -1,0 +1,119 @@
+"""The script that pages load, the vectors for writers of other clients, and a small shop that shows both at work.
+
+Everything here is public and the same for everybody, save the demo tenant's publishable key on the demo page. No page
+of ours loads anything from another server.
+"""
+
+from __future__ import annotations
+
+import html
+from hashlib import blake2b
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from litestar import Request, Response, get
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import FromPath
+
+from handbill.kit.errors import NotFound
+
+_TYPES = {
+    "css": "text/css; charset=utf-8",
+    "html": "text/html; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "json": "application/json",
+    "svg": "image/svg+xml",
+}
+_POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'"
+_FOR_ALL = {"Cross-Origin-Resource-Policy": "cross-origin", "Access-Control-Allow-Origin": "*"}
+"""Shops on other sites load the script; without this line their browsers would not let them."""
+_SHORT = "public, max-age=300"
+"""Five minutes: so long may pages run yesterday's script after an upgrade."""
+
+_PUBLIC: dict[str, Any] = {"public": True}
+
+
+class Shop(msgspec.Struct, frozen=True):
+    """What the page needs of the demo tenant. The file in the home knows more, and that stays there."""
+
+    write_key: str
+    placement_id: str
+
+
+class Page(msgspec.Struct, frozen=True):
+    body: bytes
+    media_type: str
+    etag: str
+
+
+def page(body: bytes, kind: str) -> Page:
+    return Page(body, _TYPES[kind], f'"{blake2b(body, digest_size=12).hexdigest()}"')
+
+
+def handlers(home: Path) -> list[HTTPRouteHandler]:
+    """The routes, for an installation whose home may hold a demo tenant's keys."""
+    static = {path.name: page(path.read_bytes(), path.name.rpartition(".")[2]) for path in _files("api", "static")}
+    shell = static.pop("demo.html").body.decode()
+    ours = {path.name: path.read_bytes() for path in _files("client", "") if path.name.endswith((".js", ".json"))}
+    script_page, vectors_page = page(ours["handbill.js"], "js"), page(ours["vectors.json"], "json")
+
+    @get("/handbill.js", operation_id="script", tags=["Client"], opt=_PUBLIC, media_type="text/javascript")
+    async def script(request: Request[Any, Any, Any]) -> Response[bytes]:
+        """The client for pages: decides, shows, counts. Load it with a script tag."""
+        return _served(request, script_page, {**_FOR_ALL, "Cache-Control": _SHORT})
+
+    @get(
+        "/handbill/vectors.json",
+        operation_id="vectors",
+        tags=["Client"],
+        opt={**_PUBLIC, "example": {"version": 1}},
+    )
+    async def vectors(request: Request[Any, Any, Any]) -> Response[dict[str, Any]]:
+        """What a client must do, as examples, for writers of other clients."""
+        return _served(request, vectors_page, {**_FOR_ALL, "Cache-Control": _SHORT})
+
+    @get("/demo", operation_id="demo", tags=["Client"], opt=_PUBLIC, media_type="text/html")
+    async def demo(request: Request[Any, Any, Any]) -> Response[bytes]:
+        """A small shop with one slot for banners, and beside it what happens and why."""
+        made = page(_furnished(shell, kept(home)).encode(), "html")
+        return _served(request, made, {"Content-Security-Policy": _POLICY, "Cache-Control": "no-store"})
+
+    @get("/demo/{name:str}", operation_id="demoPart", tags=["Client"], opt=_PUBLIC, media_type="image/svg+xml")
+    async def part(request: Request[Any, Any, Any], name: Annotated[FromPath[str], "a file"]) -> Response[bytes]:
+        """A picture, style sheet or script of the demo shop."""
+        found = static.get(name)
+        if found is None:
+            raise NotFound("The demo shop has no such file.")
+        return _served(request, found, {"Cache-Control": _SHORT})
+
+    return [script, vectors, demo, part]
+
+
+def kept(home: Path) -> Shop | None:
+    """The demo tenant, where `handbill up` made one."""
+    try:
+        return msgspec.json.decode((home / "secrets" / "demo.json").read_bytes(), type=Shop)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def _furnished(shell: str, shop: Shop | None) -> str:
+    known = shop or Shop("", "")
+    return shell.replace("{write_key}", html.escape(known.write_key)).replace(
+        "{placement}", html.escape(known.placement_id)
+    )
+
+
+def _served(request: Request[Any, Any, Any], found: Page, headers: dict[str, str]) -> Response[Any]:
+    headers = {**headers, "ETag": found.etag}
+    if found.etag in request.headers.get("if-none-match", ""):
+        return Response(None, status_code=304, headers=headers)
+    return Response(found.body, media_type=found.media_type, headers=headers)
+
+
+def _files(room: str, folder: str) -> list[Path]:
+    """The plain files of a folder in a room; they travel in the wheel beside the code."""
+    place = files(f"handbill.{room}").joinpath(folder) if folder else files(f"handbill.{room}")
+    return [Path(str(entry)) for entry in place.iterdir() if entry.is_file()]

@@ -1,0 +1,215 @@
+"""Which banners a user sees now: one pure choice over a plan, and the one question to the caps that it needs.
+
+Every route that shows something decides here. When Redis is away PostgreSQL is asked, at most fifty at a time; when
+that is away or full too, this process remembers the caps it saw last for the user; when it does not, nothing is shown.
+Each step down is metered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+
+from handbill.banners.catalogue import Catalogue, Snapshot
+from handbill.banners.plan import Entry, Plan, Slot, bits_of
+from handbill.banners.rates import Rates
+from handbill.caps.model import Viewer
+from handbill.caps.service import Caps, CapsService
+from handbill.kit.errors import Busy
+from handbill.kit.telemetry import metrics
+
+_REMEMBERED = 20_000
+_RULE_COST = 20
+_QUICK = 1_000
+_AGAIN = 5
+"""How often the next best is tried when a strict banner gets no slot."""
+
+Slots = Sequence[tuple[Slot, int]]
+_Key = tuple[int, str, str | None, str | None]
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """For whom, when, under which circumstances; `values` are what targeting reads."""
+
+    viewer: Viewer
+    now_ms: int
+    values: Mapping[str, Any]
+
+    @property
+    def user(self) -> str:
+        return self.viewer.user_id
+
+
+class Shown(msgspec.Struct, frozen=True):
+    """What was chosen for each slot, and the leases of strict banners by their bits."""
+
+    entries: list[list[Entry]]
+    leases: Mapping[int, int] = {}
+
+
+class Decider:
+    """`seed` belongs to the installation: with the same seed and clock the same question has the same answer."""
+
+    def __init__(self, catalogue: Catalogue, caps: CapsService, rates: Rates | None, *, seed: bytes = b"") -> None:
+        self._catalogue = catalogue
+        self._caps = caps
+        self._rates = rates
+        self._seed = seed
+        self._plans: dict[int, Plan] = {}
+        self._making: dict[int, asyncio.Task[Plan]] = {}
+        self._recent: dict[_Key, Caps] = {}
+        self._older: dict[_Key, Caps] = {}
+
+    async def plan(self, tenant_id: int) -> Plan:
+        """The tenant's plan. While a large one is made anew, beside the loop, the one before it stands in."""
+        snapshot = self._catalogue.tenant(tenant_id)
+        plan = self._plans.get(tenant_id)
+        if plan is not None and plan.snapshot is snapshot:
+            return plan
+        if not snapshot.version:
+            return Plan(snapshot)  # a tenant without a catalogue is not worth remembering
+        if _quick(snapshot, plan):
+            return self._ready(Plan(snapshot, plan.pieces if plan is not None else None))
+        making = self._making.get(tenant_id)
+        if making is None:
+            making = self._making[tenant_id] = asyncio.create_task(self._made(snapshot, plan), name="plan")
+            making.add_done_callback(lambda _: self._making.pop(tenant_id, None))
+        return plan if plan is not None else await asyncio.shield(making)
+
+    async def _made(self, snapshot: Snapshot, before: Plan | None) -> Plan:
+        return self._ready(await asyncio.to_thread(Plan, snapshot, before.pieces if before is not None else None))
+
+    def _ready(self, plan: Plan) -> Plan:
+        tenant_id = plan.snapshot.tenant_id
+        self._plans[tenant_id] = plan
+        if self._rates is not None:
+            self._rates.want(tenant_id, wanted=plan.ranks_by_ctr)
+        return plan
+
+    async def decided(self, plan: Plan, slots: Slots, ask: Ask) -> Shown:
+        mask = self.candidates(plan, ask)
+        caps = await self.caps(plan, mask, slots, ask) if mask else None
+        if caps is None:
+            return Shown([[] for _ in slots])
+        if not plan.strict:
+            return Shown(self.choose(plan, mask, slots, ask, caps))
+        return await self.leased(plan, mask, slots, ask, caps)
+
+    def candidates(self, plan: Plan, ask: Ask) -> int:
+        """Banners that are on, and whose shared rules hold."""
+        mask = plan.open(ask.now_ms)
+        return plan.index.narrowed(mask, ask.values) if mask else 0
+
+    async def caps(self, plan: Plan, mask: int, slots: Slots, ask: Ask) -> Caps | None:
+        """What the user has seen; None when nobody can tell."""
+        viewer = ask.viewer
+        key = (viewer.tenant_id, viewer.user_id, viewer.device_id, viewer.session_id)
+        try:
+            caps = await self._caps.look(viewer, plan.kinds)
+            if (plan.raised or not caps.sure) and _unsure(plan, mask, slots, ask, caps):
+                caps = await self._caps.completed(viewer, plan.kinds, caps)
+        except Busy:
+            known = self._recent.get(key) or self._older.get(key)
+            metrics.DECIDE_FALLBACK.labels("empty" if known is None else "memory").inc()
+            return known
+        self._recent[key] = caps
+        if len(self._recent) >= _REMEMBERED:
+            self._older, self._recent = self._recent, {}
+        return caps
+
+    async def leased(self, plan: Plan, mask: int, slots: Slots, ask: Ask, caps: Caps) -> Shown:
+        """The same choice where some caps are strict: what has no lease is not shown, and the next best stands in."""
+        found: list[list[Entry]] = []
+        leases: dict[int, int] = {}
+        for slot, limit in slots:
+            picked = self._picked(plan, mask & slot.mask, slot, limit, ask, caps)
+            for _ in range(_AGAIN):
+                refused = await self._refused(picked, slot, ask, caps, leases)
+                if not refused:
+                    break
+                mask &= ~refused
+                picked = self._picked(plan, mask & slot.mask, slot, limit, ask, caps)
+            for entry in picked:
+                mask &= ~(1 << entry.bit)
+            found.append([entry for entry in picked if not entry.strict or entry.bit in leases])
+        return Shown(found, leases)
+
+    def choose(self, plan: Plan, mask: int, slots: Slots, ask: Ask, caps: Caps) -> list[list[Entry]]:
+        """For each slot up to its number of banners, best first; no banner twice. It holds nothing for anybody."""
+        found = []
+        for slot, limit in slots:
+            picked = self._picked(plan, mask & slot.mask, slot, limit, ask, caps)
+            for entry in picked:
+                mask &= ~(1 << entry.bit)
+            found.append(picked)
+        return found
+
+    async def _refused(self, picked: Sequence[Entry], slot: Slot, ask: Ask, caps: Caps, leases: dict[int, int]) -> int:
+        """Ask a slot for each strict banner that has none yet. The bits of those that got none."""
+        wanted: dict[int, list[Entry]] = {}
+        for entry in picked:
+            if entry.strict and entry.bit not in leases:
+                wanted.setdefault(entry.lease_ms, []).append(entry)
+        refused = 0
+        for lease_ms, entries in wanted.items():
+            asked = [(entry.bit, entry.rules + slot.rules) for entry in entries]
+            granted = await self._caps.lease(ask.viewer, asked, ask.now_ms, ask.now_ms + lease_ms, caps)
+            leases.update(granted)
+            refused |= sum(1 << entry.bit for entry in entries if entry.bit not in granted)
+        return refused
+
+    def _picked(self, plan: Plan, mask: int, slot: Slot, limit: int, ask: Ask, caps: Caps) -> list[Entry]:
+        picked: list[Entry] = []
+        entries, allows, values, now_ms = plan.entries, plan.index.allows, ask.values, ask.now_ms
+        if slot.rules and not caps.free(slot.rules, now_ms):
+            return picked
+        for bit in self._ranked(plan, mask, slot, ask, caps):
+            entry = entries[bit]
+            if entry.holds_out and entry.held_out(ask.user):
+                continue
+            if not allows(bit, values) or not caps.free(entry.rules, now_ms):
+                continue
+            if entry.strict and not _unheld(entry, slot, caps, now_ms):
+                continue
+            picked.append(entry)
+            if len(picked) == limit:
+                break
+        return picked
+
+    def _ranked(self, plan: Plan, mask: int, slot: Slot, ask: Ask, caps: Caps) -> Iterable[int]:
+        if slot.order.settled:
+            return bits_of(mask)
+        entries = plan.entries
+        rates = self._rates.of(ask.viewer.tenant_id) if self._rates is not None else {}
+        return slot.order.sorted(list(bits_of(mask)), self._drawing(ask), rates, lambda bit: entries[bit].seen(caps))
+
+    def _drawing(self, ask: Ask) -> int:
+        text = f"{ask.viewer.tenant_id}\0{ask.now_ms}\0{ask.user}".encode("utf-8", "surrogatepass")
+        return int.from_bytes(blake2b(text, digest_size=8, key=self._seed[:64]).digest(), "big")
+
+
+def _quick(snapshot: Snapshot, before: Plan | None) -> bool:
+    """Whether the plan is made in a few milliseconds: then it is made at once. A rule costs far more than a place."""
+    pieces = before.pieces if before is not None else {}
+    fresh = sum(
+        1 for banner in snapshot.banners if (kept := pieces.get(banner.id)) is None or kept.version != banner.version
+    )
+    return fresh * _RULE_COST + len(snapshot.banners) <= _QUICK
+
+
+def _unheld(entry: Entry, slot: Slot, caps: Caps, now_ms: int) -> bool:
+    """Whether a strict banner has a slot that no earlier decision holds."""
+    return caps.verdict(entry.rules + slot.rules, now_ms, strict=True).eligible
+
+
+def _unsure(plan: Plan, mask: int, slots: Slots, ask: Ask, caps: Caps) -> bool:
+    """Whether a yes could rest on views that only PostgreSQL knows."""
+    for slot, _ in slots:
+        for bit in bits_of(mask & slot.mask):
+            if caps.unsure(plan.entries[bit].rules + slot.rules, ask.now_ms):
+                return True
+    return False

@@ -1,0 +1,142 @@
+"""Why was this banner shown, or not, and when may it be next: the same decision, told banner by banner."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from handbill.banners.decide import Ask, Decider, Shown, Slots
+from handbill.banners.model import Banner, Campaign
+from handbill.banners.pace import Pace
+from handbill.banners.plan import Entry, Plan, Slot
+from handbill.banners.targeting.nodes import clauses
+from handbill.banners.targeting.reader import read
+from handbill.banners.wire import Verdict, Why
+from handbill.caps.model import FOREVER_MS, Kind, Rule
+from handbill.caps.service import Caps
+from handbill.kit.clock import from_ms
+from handbill.kit.errors import Forbidden, Unauthorized
+from handbill.kit.fast import FastRequest
+from handbill.tenants.service import Directory
+
+_HOUR_MS = 3_600_000
+
+
+async def reader(directory: Directory, request: FastRequest) -> int:
+    """The tenant of a secret key that may read the catalogue: what explains itself tells how it is set up."""
+    scheme, _, sent = request.headers.get(b"authorization", b"").decode("latin-1").partition(" ")
+    principal = await directory.secret_key(sent.strip()) if scheme.lower() == "bearer" else None
+    if principal is None:
+        raise Unauthorized("An explanation needs a secret key in Authorization: Bearer.")
+    if not principal.allows("banners:read"):
+        raise Forbidden("An explanation needs the scope banners:read; your key does not have it.", code="SCOPE_MISSING")
+    return principal.tenant_id
+
+
+class Explainer:
+    def __init__(self, decider: Decider, pace: Pace | None) -> None:
+        self._decider = decider
+        self._pace = pace
+
+    async def explained(self, plan: Plan, slots: Slots, ask: Ask) -> tuple[Shown, list[Verdict]]:
+        mask = self._decider.candidates(plan, ask)
+        caps = await self._decider.caps(plan, mask, slots, ask) if mask else None
+        shown = Shown([[] for _ in slots])
+        if caps is not None:
+            # Nothing is held for an explanation: it must not keep anybody from seeing a strict banner.
+            shown = Shown([list(picked) for picked in self._decider.choose(plan, mask, slots, ask, caps)])
+        over = self._pace is not None and self._pace.over(ask.viewer.tenant_id, ask.user)
+        places = {entry.bit: place for place, entries in enumerate(shown.entries) for entry in entries}
+        verdicts = [
+            self._verdict(plan, entry, slot, ask, caps, places.get(entry.bit), place, over)
+            for place, (slot, _) in enumerate(slots)
+            for entry in plan.entries
+        ]
+        return shown, verdicts
+
+    def _verdict(
+        self,
+        plan: Plan,
+        entry: Entry,
+        slot: Slot,
+        ask: Ask,
+        caps: Caps | None,
+        at: int | None,
+        place: int,
+        over: bool,
+    ) -> Verdict:
+        banner = entry.banner
+        named = slot.placement.slug if slot.placement is not None else None
+        if at == place and not over:
+            return Verdict(banner.public_id, named, "shown", Why.SHOWN)
+        why, rule, later = self._reason(plan, entry, slot, ask, caps)
+        if why is Why.OUTRANKED and over:
+            why = Why.RATE_LIMITED
+        elif why is Why.OUTRANKED and at is not None:
+            why = Why.ELSEWHERE
+        return Verdict(banner.public_id, named, "passed", why, rule, later)
+
+    def _reason(
+        self, plan: Plan, entry: Entry, slot: Slot, ask: Ask, caps: Caps | None
+    ) -> tuple[Why, str | None, datetime | None]:
+        banner, now = entry.banner, from_ms(ask.now_ms)
+        campaign = plan.snapshot.campaigns.get(banner.campaign_id or 0)
+        closed = _closed(banner, campaign, now)
+        if closed is not None:
+            return closed
+        if not slot.mask >> entry.bit & 1:
+            return Why.PLACEMENT, None, None
+        rule = failed_rule(banner, ask)
+        if rule is not None:
+            return Why.TARGETING, rule, None
+        if entry.held_out(ask.user):
+            return Why.HOLDOUT, f"{banner.holdout_percent:g} percent are held out", None
+        if caps is None:
+            return Why.UNKNOWN, "the caps could not be read", None
+        return _capped(entry, slot, caps, ask.now_ms) or (Why.OUTRANKED, None, now)
+
+
+def failed_rule(banner: Banner, ask: Ask) -> str | None:
+    """The first part of its rule that does not hold, in words."""
+    if not banner.targeting:
+        return None
+    for clause in clauses(read(banner.targeting, str(banner.public_id))):
+        if not clause.holds(ask.values):
+            return clause.text
+    return None
+
+
+def _closed(banner: Banner, campaign: Campaign | None, now: datetime) -> tuple[Why, str | None, datetime | None] | None:
+    if not banner.is_active:
+        return Why.SWITCHED_OFF, None, None
+    if banner.publish_at is not None and now < banner.publish_at:
+        return Why.NOT_YET, f"begins at {banner.publish_at.isoformat()}", banner.publish_at
+    if banner.expires_at is not None and now >= banner.expires_at:
+        return Why.OVER, f"ended at {banner.expires_at.isoformat()}", None
+    if banner.campaign_id is None:
+        return None
+    if campaign is None:
+        return Why.CAMPAIGN_CLOSED, "the campaign was deleted", None
+    if campaign.open_at(now):
+        return None
+    later = campaign.starts_at if campaign.is_active and campaign.starts_at and now < campaign.starts_at else None
+    return Why.CAMPAIGN_CLOSED, f"campaign {campaign.name}", later
+
+
+def _capped(entry: Entry, slot: Slot, caps: Caps, now_ms: int) -> tuple[Why, str | None, datetime | None] | None:
+    """By which limit, and from when on all of them have room again."""
+    rules = entry.rules + slot.rules
+    verdict = caps.verdict(rules, now_ms, strict=entry.strict)
+    if verdict.eligible:
+        return None
+    full = [rule for rule in rules if not caps.verdict((rule,), now_ms, strict=entry.strict).eligible]
+    later = from_ms(verdict.next_eligible_at) if verdict.next_eligible_at is not None else None
+    return Why.CAPPED, " and ".join(in_words(rule) for rule in full), later
+
+
+def in_words(rule: Rule) -> str:
+    windows = " and ".join(
+        f"{window.x} in a lifetime" if window.y_ms == FOREVER_MS else f"{window.x} in {window.y_ms / _HOUR_MS:g} hours"
+        for window in rule.limits.windows
+    )
+    kind = Kind(rule.scope >> 30 & 3).name.lower()
+    return f"{windows} per {kind} and {rule.by.name.lower()}"

@@ -1,0 +1,179 @@
+"""The country of a client's address, from a GeoIP file in MaxMind's format. There is none unless somebody sets one.
+
+A file is read from where the operator put it, or fetched from an address into the home and fetched again when it is
+thirty days old. Fetching is tried three times; when it fails the old file stands, however old. A new file takes the old
+one's place in one step: a look-up never waits and never sees half of one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import io
+import os
+import tarfile
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import maxminddb
+
+from handbill.kit.clock import Clock, SystemClock
+from handbill.kit.telemetry import logs, metrics
+
+_log = logs.get("geo")
+
+TRIES = 3
+WAIT_S = 2.0
+FRESH_S = 30 * 86_400.0
+LOOK_S = 3_600.0
+_TIMEOUT = aiohttp.ClientTimeout(total=120)
+_LARGEST = 512 << 20
+_REMEMBERED = 50_000
+
+
+class Unreadable(Exception):
+    """What was fetched is no GeoIP file."""
+
+
+class Countries:
+    """`path` alone: the operator's own file, read again when it changes. With `url`: our copy of what lies there."""
+
+    def __init__(
+        self, path: Path | None = None, *, url: str | None = None, clock: Clock | None = None, wait_s: float = WAIT_S
+    ) -> None:
+        self._path = path
+        self._url = url
+        self._clock = clock or SystemClock()
+        self._wait_s = wait_s
+        self._reader: maxminddb.Reader | None = None
+        self._loaded = 0
+        self._task: asyncio.Task[None] | None = None
+        self.of = lru_cache(maxsize=_REMEMBERED)(self._look)
+        """The country of an address in two small letters; None when nobody knows."""
+
+    async def start(self) -> None:
+        if self._path is None:
+            return
+        await asyncio.to_thread(self.load)
+        self._task = asyncio.create_task(self._keep(), name="geo")
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+            self.of.cache_clear()
+
+    def _look(self, address: str) -> str | None:
+        if self._reader is None:
+            return None
+        try:
+            found: Any = self._reader.get(address)
+        except (ValueError, maxminddb.InvalidDatabaseError):  # no address, or one the file has no tree for
+            return None
+        place = found.get("country") or found.get("registered_country") if isinstance(found, dict) else None
+        code = place.get("iso_code") if isinstance(place, dict) else None
+        return code.lower() if isinstance(code, str) else None
+
+    def load(self) -> bool:
+        """Take the file as it lies there, if it is another one than ours. A bad file changes nothing."""
+        assert self._path is not None
+        try:
+            changed = self._path.stat().st_mtime_ns
+            if changed == self._loaded:
+                return False
+            reader = maxminddb.open_database(str(self._path), maxminddb.MODE_MEMORY)
+        except FileNotFoundError:
+            return False
+        except (OSError, ValueError, maxminddb.InvalidDatabaseError) as error:
+            _log.error("geo-unreadable", path=str(self._path), reason=str(error), detail="the last good file stands")
+            return False
+        old, self._reader, self._loaded = self._reader, reader, changed
+        self.of.cache_clear()
+        if old is not None:
+            old.close()
+        _log.info("geo-loaded", kind=reader.metadata().database_type, built=reader.metadata().build_epoch)
+        return True
+
+    async def refresh(self) -> bool:
+        """Fetch the file if ours is old or missing. False: it could not be had, and what was there stands."""
+        assert self._path is not None
+        assert self._url is not None
+        if not self._stale(self._path):
+            return True
+        for attempt in range(1, TRIES + 1):
+            try:
+                await self._fetch(self._url, self._path)
+            except (aiohttp.ClientError, OSError, TimeoutError, Unreadable) as error:
+                metrics.GEO_FETCH.labels("failed").inc()
+                _log.warning("geo-fetch-failed", attempt=attempt, reason=f"{type(error).__name__}: {error}")
+                if attempt < TRIES:
+                    await asyncio.sleep(self._wait_s * attempt)
+            else:
+                metrics.GEO_FETCH.labels("fetched").inc()
+                return True
+        return False
+
+    def _stale(self, path: Path) -> bool:
+        try:
+            return self._clock.now_ms() / 1000 - path.stat().st_mtime > FRESH_S
+        except FileNotFoundError:
+            return True
+
+    async def _fetch(self, url: str, path: Path) -> None:
+        async with aiohttp.ClientSession(timeout=_TIMEOUT) as session, session.get(url) as answer:
+            answer.raise_for_status()
+            body = await answer.content.read(_LARGEST + 1)
+            while len(body) <= _LARGEST and (more := await answer.content.read(_LARGEST)):
+                body += more
+        await asyncio.to_thread(_keep_file, body, path)
+
+    async def _keep(self) -> None:
+        while True:
+            if self._url is not None:
+                await self.refresh()
+            await asyncio.to_thread(self.load)
+            await asyncio.sleep(LOOK_S)
+
+
+def _keep_file(body: bytes, path: Path) -> None:
+    """Unpacked, proved readable, and put in place whole."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    draft = path.with_name(f"{path.name}.{os.getpid()}.new")
+    try:
+        draft.write_bytes(unpacked(body))
+        maxminddb.open_database(str(draft), maxminddb.MODE_MEMORY).close()
+        draft.replace(path)
+    except (maxminddb.InvalidDatabaseError, ValueError) as error:
+        raise Unreadable(str(error)) from None
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def unpacked(body: bytes) -> bytes:
+    """The database itself out of what is offered: bare, gzipped, or in an archive."""
+    if len(body) > _LARGEST:
+        raise Unreadable("the file is too large")
+    if body[:2] != b"\x1f\x8b":
+        return body
+    try:
+        with gzip.open(io.BytesIO(body)) as packed:
+            plain = packed.read(_LARGEST + 1)
+        if len(plain) > _LARGEST:
+            raise Unreadable("the file is too large")
+        if plain[257:262] != b"ustar":
+            return plain
+        with tarfile.open(fileobj=io.BytesIO(plain)) as archive:
+            for member in archive:
+                if member.isfile() and member.name.endswith(".mmdb"):
+                    inner = archive.extractfile(member)
+                    assert inner is not None
+                    return inner.read()
+    except (EOFError, OSError, tarfile.TarError) as error:
+        raise Unreadable(f"it cannot be unpacked: {error}") from None
+    raise Unreadable("there is no .mmdb in the archive")

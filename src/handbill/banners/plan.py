@@ -1,0 +1,201 @@
+"""One tenant's catalogue made ready for deciding: banners as bits, rules indexed, answers half written.
+
+Built once per snapshot, on first use. The bits stand in the tenant's own order of ranking, so that where nothing lively
+ranks, walking them upwards is walking them best first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+
+import msgspec
+
+from handbill.banners.catalogue import Snapshot
+from handbill.banners.limits import kinds_of, lease_ms, placement_rules, rules_of
+from handbill.banners.model import Banner, Criterion, Placement, Variant
+from handbill.banners.ranking import DEFAULT, LIVELY, Order, settled_order
+from handbill.banners.targeting.context import Questions
+from handbill.banners.targeting.index import Clause, Index, clauses_of, mask_of
+from handbill.banners.targeting.reader import read
+from handbill.banners.variants import face, held_out, variant_of
+from handbill.caps.model import Rule
+from handbill.caps.service import Caps
+from handbill.kit.clock import from_ms, to_ms
+from handbill.kit.errors import NotFound
+
+_NEVER = 1 << 62
+
+
+class Face:
+    """One face of a banner as bytes: everything of the answer that does not change from request to request."""
+
+    __slots__ = ("after", "before", "cta", "middle", "variant")
+
+    def __init__(self, banner: Banner, variant: Variant | None) -> None:
+        shown = face(banner, variant)
+        self.cta = shown.pop("cta_link")
+        key = variant.key if variant is not None else None
+        head = msgspec.json.encode({"banner_id": banner.public_id, "variant": key, **shown})
+        self.variant = key.encode() if key is not None else b""
+        # {..., "click_url": "/r/TOKEN", "z_duration_sec": 3, "token": "TOKEN", "expires_at": "..."}
+        self.before = head[:-1] + (b',"click_url":"/r/' if self.cta else b',"click_url":')
+        self.middle = b'%s,"z_duration_sec":%d,"token":"' % (b'"' if self.cta else b"null", banner.z_duration_sec)
+        self.after = b'","expires_at":"'
+
+    def written(self, token: bytes, expires: bytes) -> bytes:
+        if self.cta:
+            return b"".join((self.before, token, self.middle, token, self.after, expires, b'"}'))
+        return b"".join((self.before, self.middle, token, self.after, expires, b'"}'))
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """What one version of a banner brings to every plan it is in, whatever stands beside it."""
+
+    version: int
+    clauses: tuple[Clause, ...]
+    faces: tuple[Face, ...]
+
+
+def piece_of(banner: Banner) -> Piece:
+    rule = read(banner.targeting, str(banner.public_id)) if banner.targeting else None
+    faces = tuple(Face(banner, variant) for variant in banner.variants) or (Face(banner, None),)
+    return Piece(banner.version, clauses_of(rule), faces)
+
+
+class Entry:
+    """One banner of a plan."""
+
+    __slots__ = ("_faces", "banner", "bit", "holds_out", "lease_ms", "rules", "strict")
+
+    def __init__(self, bit: int, banner: Banner, faces: tuple[Face, ...], rules: tuple[Rule, ...]) -> None:
+        self.bit = bit
+        self.banner = banner
+        self.rules = rules
+        self.strict = banner.cap_mode == "strict"
+        self.lease_ms = lease_ms(banner)
+        self.holds_out = banner.holdout_percent > 0
+        self._faces = faces
+
+    def face(self, who: str) -> Face:
+        if len(self._faces) == 1:
+            return self._faces[0]
+        return self._faces[variant_of(self.banner, who)]
+
+    def seen(self, caps: Caps) -> int:
+        """How often the viewer saw this banner, as far as its limits keep count."""
+        own = self.rules[0]
+        return caps.seen(own.by, own.scope)
+
+    def held_out(self, who: str) -> bool:
+        return self.holds_out and held_out(self.banner, who)
+
+
+class Slot(msgspec.Struct, frozen=True):
+    """A place to fill: which banners fit, in which order. Number 0 is "anywhere"."""
+
+    number: int
+    mask: int
+    order: Order
+    head: bytes
+    rules: tuple[Rule, ...] = ()
+    placement: Placement | None = None
+
+
+class Plan:
+    def __init__(self, snapshot: Snapshot, pieces: Mapping[int, Piece] | None = None) -> None:
+        """`pieces` of an earlier plan are taken over where their banners have not changed."""
+        self.snapshot = snapshot
+        self.pieces = {
+            banner.id: kept
+            if (kept := (pieces or {}).get(banner.id)) is not None and kept.version == banner.version
+            else piece_of(banner)
+            for banner in snapshot.banners
+        }
+        ranking = tuple(snapshot.deciding.ranking) or DEFAULT
+        banners = settled_order(snapshot.banners, ranking)
+        self.entries = [
+            Entry(bit, banner, self.pieces[banner.id].faces, rules_of(banner, snapshot))
+            for bit, banner in enumerate(banners)
+        ]
+        self.index = Index([self.pieces[banner.id].clauses for banner in banners])
+        self.questions = Questions(self.index.attributes)
+        self._banners = banners
+        self._orders: dict[tuple[Criterion, ...], Order] = {}
+        self._slots: dict[str, Slot] = {}
+        self.anywhere = Slot(0, (1 << len(banners)) - 1, self._order(ranking), _head(None))
+        for place in snapshot.placements.values():
+            slot = self._slot(place, tuple(place.ranking) or ranking)
+            self._slots[place.slug] = self._slots[str(place.public_id)] = slot
+        self.ranks_by_ctr = any("ctr" in order.ranking for order in self._orders.values())
+        self.lively = any(not LIVELY.isdisjoint(order.ranking) for order in self._orders.values())
+        self.strict = any(entry.strict for entry in self.entries)
+        rules = [rule for entry in self.entries for rule in entry.rules]
+        rules += [rule for slot in self._slots.values() for rule in slot.rules]
+        self.kinds = kinds_of(rules)
+        self.raised = any(rule.limits.known_from_ms for rule in rules)
+        """A limit was raised: what Redis does not know of older views, PostgreSQL may."""
+        self._changes = sorted(set(_changes(snapshot)))
+        self._open = (0, 0, 0)  # mask, from, until
+
+    def slot(self, named: str) -> Slot:
+        """By slug or public id."""
+        found = self._slots.get(named)
+        if found is None:
+            raise NotFound(f"There is no placement {named[:100]}.", code="PLACEMENT_NOT_FOUND")
+        return found
+
+    def open(self, now_ms: int) -> int:
+        """Banners whose switch is on and whose window, and whose campaign's, holds now. To the millisecond."""
+        mask, since, until = self._open
+        if since <= now_ms < until:
+            return mask
+        now, campaign_open = from_ms(now_ms), self.snapshot.campaign_open
+        mask = mask_of(
+            entry.bit for entry in self.entries if entry.banner.open_at(now) and campaign_open(entry.banner, now)
+        )
+        since = max((change for change in self._changes if change <= now_ms), default=0)
+        until = min((change for change in self._changes if change > now_ms), default=_NEVER)
+        self._open = (mask, since, until)
+        return mask
+
+    def _slot(self, place: Placement, ranking: tuple[Criterion, ...]) -> Slot:
+        fits = (entry.banner.placement_ids for entry in self.entries)
+        mask = mask_of(bit for bit, wanted in enumerate(fits) if not wanted or place.id in wanted)
+        return Slot(place.id, mask, self._order(ranking), _head(place), placement_rules(place), place)
+
+    def _order(self, ranking: tuple[Criterion, ...]) -> Order:
+        found = self._orders.get(ranking)
+        if found is None:
+            found = self._orders[ranking] = Order(self._banners, ranking)
+        return found
+
+
+def bits_of(mask: int) -> Iterator[int]:
+    """The numbers of the bits that are set, lowest first."""
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low
+
+
+def _head(place: Placement | None) -> bytes:
+    """The beginning of a decision's JSON, up to its banners."""
+    told = (place.slug, place.public_id) if place is not None else (None, None)
+    return msgspec.json.encode({"placement": told[0], "placement_id": told[1]})[:-1] + b',"banners":['
+
+
+def _changes(snapshot: Snapshot) -> Iterator[int]:
+    """The moments at which a schedule opens or closes something."""
+    for banner in snapshot.banners:
+        yield from _times((banner.publish_at, banner.expires_at))
+    for campaign in snapshot.campaigns.values():
+        yield from _times((campaign.starts_at, campaign.ends_at))
+
+
+def _times(moments: Sequence[datetime | None]) -> Iterator[int]:
+    """In whole milliseconds, later where the moment lies between two: `now` has no finer grain."""
+    for moment in moments:
+        if moment is not None:
+            ms = to_ms(moment)
+            yield ms if moment.microsecond % 1000 == 0 else ms + 1

@@ -1,0 +1,90 @@
+"""What anybody may ask for: how a banner looks, and where its click leads."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from handbill.banners.catalogue import Catalogue, Found
+from handbill.banners.model import Banner
+from handbill.banners.throttle import Throttle
+from handbill.banners.tokens import Token, Tokens
+from handbill.banners.variants import by_key, face
+from handbill.banners.wire import PublicBanner
+from handbill.events.model import Click, Dropped, Event, Reason
+from handbill.events.service import EventsService
+from handbill.kit.clock import Clock
+from handbill.kit.errors import Busy, NotFound, Throttled
+from handbill.kit.telemetry import metrics
+from handbill.tenants.service import Directory
+
+
+class Public:
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        events: EventsService,
+        directory: Directory,
+        tokens: Tokens,
+        throttle: Throttle,
+        clock: Clock,
+    ) -> None:
+        self._catalogue = catalogue
+        self._events = events
+        self._directory = directory
+        self._tokens = tokens
+        self._throttle = throttle
+        self._clock = clock
+
+    async def banner(self, public_id: UUID, variant: str | None) -> PublicBanner:
+        """How a banner looks. A deleted or archived one is gone; one that is only switched off still looks the same."""
+        found = await self._catalogue.find("banner", public_id)
+        banner = self._catalogue.tenant(found.tenant_id).by_id.get(found.id) if found is not None else None
+        if banner is None:
+            raise NotFound(f"There is no banner {public_id}.", code="BANNER_NOT_FOUND")
+        chosen = by_key(banner.variants, variant)
+        if variant is not None and chosen is None:
+            raise NotFound(f"The banner has no variant {variant[:40]}.", code="BANNER_NOT_FOUND")
+        return PublicBanner(
+            banner_id=banner.public_id,
+            variant=variant,
+            z_duration_sec=banner.z_duration_sec,
+            version=banner.version,
+            **face(banner, chosen),
+        )
+
+    async def follow(
+        self, sent: str, click_id: str | None, address: str, marks: tuple[str, ...], *, untracked: bool = False
+    ) -> str:
+        """Count the click and say where it leads: to the banner's own address, never to one from the request.
+
+        One click per token and click id. Somebody who clicked gets there even when the click cannot be counted now;
+        that is metered.
+        """
+        token = self._tokens.read(sent)
+        if token is None or self._clock.now_ms() >= token.expires_ms:
+            raise NotFound("This link was never given out, or is too old by now.", code="LINK_NOT_FOUND")
+        banner = await self._catalogue.banner(Found(token.tenant_id, token.banner_id))
+        target = face(banner, by_key(banner.variants, token.variant))["cta_link"] if banner is not None else None
+        if banner is None or target is None:
+            raise NotFound("The banner leads nowhere any more.", code="LINK_NOT_FOUND")
+        try:
+            await self._throttle.take(address, 1)
+            click = self._click(token, banner, click_id, target, marks)
+            await self._events.accept([await self._kept(click) if untracked else click])
+        except (Busy, Throttled) as error:
+            metrics.REDIRECT_UNCOUNTED.labels(error.code).inc()
+        return target
+
+    async def _kept(self, click: Click) -> Event:
+        """The browser asks not to be tracked: where the tenant respects that, the click is a drop with its reason."""
+        if not (await self._directory.profile(click.tenant)).settings.privacy.respect_dnt:
+            return click
+        return Dropped(click.tenant, click.id, click.at, click.received, "click", str(Reason.DO_NOT_TRACK))
+
+    def _click(self, token: Token, banner: Banner, click_id: str | None, target: str, marks: tuple[str, ...]) -> Click:
+        now_ms = self._clock.now_ms()
+        name = f"{token.name}:{click_id}" if click_id else token.name
+        return Click(
+            token.tenant_id, name, now_ms, now_ms, banner.id, token.placement_id, banner.campaign_id, None, None, None,
+            None, None, marks, target, token.variant,
+        )  # fmt: skip

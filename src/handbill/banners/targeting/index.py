@@ -1,0 +1,127 @@
+"""All rules of a tenant at once: banners are bits, and each attribute of a request narrows them by one mask.
+
+A rule is a row of clauses that must all hold. A clause about one attribute joins that attribute's table, where equal
+clauses of many banners are one; what a table answers for a value is remembered, so that a request costs one look-up and
+one AND per attribute however many banners there are. Clauses that cannot be shared like that (draws by user, `any` over
+several attributes) are asked last, and only of banners whose turn has come. Addresses are in between: remembered while
+many banners are left, asked one by one when few are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from handbill.banners.targeting.nodes import Node, Values, clauses
+
+_REMEMBERED = 4_096
+_MANY = 48
+_ADDRESSES = ("url", "referrer")
+
+
+class Clause(msgspec.Struct, frozen=True):
+    """One part of a rule that must hold: its words, which are its identity, and what it asks about."""
+
+    node: Node
+    text: str
+    attributes: frozenset[str]
+
+
+def clauses_of(rule: Node | None) -> tuple[Clause, ...]:
+    """A rule made ready for an index; the costly part, done once for each version of a banner."""
+    found = clauses(rule) if rule is not None else []
+    return tuple(Clause(node, node.text, node.attributes) for node in found)
+
+
+class Table:
+    """The clauses about one attribute, and which banners each of them rules out where it does not hold."""
+
+    __slots__ = ("_clauses", "attribute", "known")
+
+    def __init__(self, attribute: str, clauses: Mapping[str, tuple[Node, list[int]]]) -> None:
+        self.attribute = attribute
+        self._clauses = [(node, mask_of(bits)) for node, bits in clauses.values()]
+        self.known: dict[Any, int] = {}
+        """What was worked out for a value before."""
+
+    def ruled_out(self, value: Any) -> int:
+        """The banners this value rules out."""
+        key = (value,) if value.__class__ is bool else value  # True equals 1 in Python, and must not here
+        mask = self.known.get(key)
+        if mask is None:
+            mask = self._worked_out(value)
+            if len(self.known) >= _REMEMBERED:
+                self.known.clear()
+            self.known[key] = mask
+        return mask
+
+    def _worked_out(self, value: Any) -> int:
+        values = {self.attribute: value}
+        mask = 0
+        for node, banners in self._clauses:
+            if not node.holds(values):
+                mask |= banners
+        return mask
+
+
+class Index:
+    """The rules of these banners, in the order of their bits; no clause at all is a banner for everybody."""
+
+    __slots__ = ("_addresses", "_late", "_tables", "attributes")
+
+    def __init__(self, rules: Sequence[Sequence[Clause]]) -> None:
+        shared: dict[str, dict[str, tuple[Node, list[int]]]] = {}
+        self._late: dict[int, tuple[Node, ...]] = {}
+        used: set[str] = set()
+        for bit, rule in enumerate(rules):
+            late = []
+            for clause in rule:
+                names = clause.attributes
+                used |= names
+                name = next(iter(names), "")
+                alone = len(names) > 1 or name == "who"
+                if alone or name in _ADDRESSES:
+                    late.append(clause.node)
+                if not alone:
+                    table = shared.setdefault(name, {})
+                    table.setdefault(clause.text, (clause.node, []))[1].append(bit)
+            if late:
+                self._late[bit] = tuple(late)
+        tables = [Table(name, found) for name, found in shared.items()]
+        self._tables = tuple((each.attribute, each.known, each) for each in tables if each.attribute not in _ADDRESSES)
+        self._addresses = tuple(each for each in tables if each.attribute in _ADDRESSES)
+        self.attributes = frozenset(used)
+
+    def narrowed(self, mask: int, values: Values) -> int:
+        """What is left of these banners by every shared clause. Whose turn comes must still pass `allows`."""
+        get = values.get
+        for attribute, known, table in self._tables:
+            value = get(attribute)
+            out = known.get(value) if value.__class__ is not bool else None
+            mask &= ~(table.ruled_out(value) if out is None else out)
+            if not mask:
+                return 0
+        if self._addresses and mask.bit_count() > _MANY:
+            for table in self._addresses:
+                mask &= ~table.ruled_out(values.get(table.attribute))
+        return mask
+
+    def allows(self, bit: int, values: Values) -> bool:
+        """The clauses of one banner that are not shared."""
+        for clause in self._late.get(bit, ()):  # noqa: SIM110 - a generator costs more than the clauses do
+            if not clause.holds(values):
+                return False
+        return True
+
+
+def mask_of(bits: Iterable[int]) -> int:
+    """These bits as one number; byte by byte, since adding them one by one would copy it each time."""
+    out = bytearray()
+    for bit in bits:
+        at = bit >> 3
+        if at >= len(out):
+            out.extend(bytes(at + 1 - len(out)))
+        out[at] |= 1 << (bit & 7)
+    return int.from_bytes(out, "little")

@@ -1,0 +1,74 @@
+"""What a decision holds in its hands: a viewer's caps, opened for reading. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from handbill.caps.model import By, Change, Limits, Rule, Subject, Verdict
+from handbill.caps.packed import Shelf
+from handbill.caps.window import needs_history
+
+
+class Caps:
+    """The values that bind one viewer: the user's, the device's, the session's, in the order of `By`.
+
+    Not `sure`: PostgreSQL could not be asked, and views may be missing. `told` is what it said, where it was asked.
+    """
+
+    __slots__ = ("shelves", "sure", "told")
+
+    def __init__(self, shelves: tuple[Shelf, Shelf, Shelf], sure: bool, told: Mapping[Subject, list[Change]]) -> None:
+        self.shelves = shelves
+        self.sure = sure
+        self.told = told
+
+    def free(self, rules: Sequence[Rule], now_ms: int) -> bool:
+        """The hot path: whether every window of every rule has room. A scope that is not there has no views."""
+        shelves = self.shelves
+        return all(shelves[rule.by].eligible(rule.scope, rule.limits, now_ms) for rule in rules)
+
+    def unsure(self, rules: Sequence[Rule], now_ms: int) -> bool:
+        """Whether a yes rests on views that the store may not know: ask for the caps `completed`, once."""
+        if self.told:
+            return False
+        doubt = not self.sure or any(rule.limits.known_from_ms and needs_history(rule.limits, now_ms) for rule in rules)
+        return doubt and self.free(rules, now_ms)
+
+    def verdict(self, rules: Sequence[Rule], now_ms: int, *, strict: bool = False) -> Verdict:
+        """All rules together: shown when each has room, otherwise from when on each will have (None: never again)."""
+        found = [self.shelves[rule.by].verdict(rule.scope, rule.limits, now_ms, strict=strict) for rule in rules]
+        closed = [each.next_eligible_at for each in found if not each.eligible]
+        if not closed:
+            return Verdict(eligible=True, next_eligible_at=now_ms, unsure=self.unsure(rules, now_ms))
+        if None in closed:
+            return Verdict(eligible=False, next_eligible_at=None)
+        return Verdict(eligible=False, next_eligible_at=max(at for at in closed if at is not None))
+
+    def seen(self, by: By, scope: int) -> int:
+        """How many views are kept of a scope, for whoever ranks the least seen first."""
+        return self.shelves[by].count(scope)
+
+    @property
+    def blank(self) -> bool:
+        """Nobody has seen anything: every rule is free."""
+        return not any(shelf.value for shelf in self.shelves)
+
+
+class UserCaps(msgspec.Struct, frozen=True):
+    """One user's value, opened. Not `sure`: PostgreSQL could not be asked, and views may be missing."""
+
+    shelf: Shelf
+    sure: bool
+
+    def eligible(self, scope: int, limits: Limits, now_ms: int) -> bool:
+        return self.shelf.eligible(scope, limits, now_ms)
+
+    def verdict(self, scope: int, limits: Limits, now_ms: int) -> Verdict:
+        found = self.shelf.verdict(scope, limits, now_ms)
+        return msgspec.structs.replace(found, unsure=True) if found.eligible and not self.sure else found
+
+    def next_eligible_at(self, scope: int, limits: Limits, now_ms: int) -> int | None:
+        """The first moment it may be shown again; None for never."""
+        return self.shelf.verdict(scope, limits, now_ms).next_eligible_at

@@ -1,0 +1,232 @@
+"""The client over HTTP. Asking for banners never fails, it finds none; reporting never loses what may still be sent."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from types import TracebackType
+from typing import Any, Self
+from uuid import UUID
+
+import aiohttp
+import msgspec
+
+from handbill.client import rules
+from handbill.client.model import Decision, How, Kind, Outcome, Showing, State
+from handbill.client.outbox import Entry, Outbox
+
+PATHS: dict[Kind, str] = {
+    "impression": "/api/banners/events/impression",
+    "click": "/api/banners/events/click",
+    "view": "/views",
+}
+_FAILURES = (aiohttp.ClientError, TimeoutError, OSError, ValueError)
+
+
+class AsyncClient:
+    """One tenant's client; entered, it sends what waits in the background.
+
+    `token` is one end user's: with it the client speaks for that user alone, without it for any, unverified.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        write_key: str,
+        token: str | None = None,
+        outbox: Outbox | None = None,
+        timeout_s: float = 3.0,
+    ) -> None:
+        self._url = url.rstrip("/")
+        self._write_key = write_key
+        self._token = token
+        self._outbox = Outbox() if outbox is None else outbox
+        self._timeout = aiohttp.ClientTimeout(total=timeout_s)
+        self._http: aiohttp.ClientSession | None = None
+        self._sending = asyncio.Lock()
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._tries = 0
+        self._not_before = 0.0
+        self.failures = 0
+        """How often an answer failed and the caller got an empty list instead."""
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.create_task(self._keep_sending(), name="handbill-client")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Tries once more to send what waits, then ends. What is left stays in the outbox's file, if it has one."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+            self._task = None
+        await self.flush()
+        if self._http is not None:
+            await self._http.close()
+            self._http = None
+        self._outbox.close()
+
+    @property
+    def waiting(self) -> int:
+        return len(self._outbox)
+
+    # --- asking
+
+    async def decide(
+        self,
+        *,
+        user_id: str | None = None,
+        session_id: str | None = None,
+        device_id: str | None = None,
+        placements: Sequence[str] = (),
+        limit: int | None = None,
+        context: Mapping[str, Any] | None = None,
+    ) -> list[Decision]:
+        """What to show now. Whatever goes wrong, nothing: an app renders without banners."""
+        body = {
+            "user_id": user_id,
+            "session_id": session_id,
+            "device_id": device_id,
+            "placements": list(placements) or None,
+            "limit": limit,
+            "context": dict(context) if context else None,
+        }
+        sent = msgspec.json.encode({name: value for name, value in body.items() if value is not None})
+        return rules.decisions_of(await self._asked("POST", "/v1/decide", data=sent))
+
+    async def banners(self, *, user_id: str | None = None, placement: str | None = None) -> list[UUID]:
+        """Only the ids of what may be shown now. Whatever goes wrong, none."""
+        asked = {"user_id": user_id, "placement": placement}
+        reply = await self._asked("GET", "/banners", params={k: v for k, v in asked.items() if v is not None})
+        try:
+            return msgspec.convert(reply["banners"], list[UUID]) if isinstance(reply, dict) else []
+        except (KeyError, msgspec.ValidationError):
+            self.failures += 1
+            return []
+
+    async def _asked(self, method: str, path: str, **options: Any) -> Any:
+        try:
+            status, _, answer = await self._call(method, path, **options)
+        except _FAILURES:
+            status, answer = 0, None
+        if status == 200:
+            return answer
+        self.failures += 1
+        return None
+
+    # --- reporting
+
+    async def impression(self, showing: Showing, *, send: bool = True) -> Outcome:
+        """It appeared on a screen. Needs a placement. With `send=False` it waits for the next flush, in one batch."""
+        return await self._report("impression", rules.impression(showing), send)
+
+    async def view(self, showing: Showing, *, visible_ms: float, how: How = "timer", send: bool = True) -> Outcome:
+        """How long it was seen and how that ended. It counts when seen for its whole time, or dismissed."""
+        return await self._report("view", rules.view(showing, rules.report_of(visible_ms, how)), send)
+
+    async def click(self, showing: Showing, destination: str, *, send: bool = True) -> Outcome:
+        """It was followed, by a link that did not lead through the server's own `click_url`."""
+        return await self._report("click", rules.click(showing, destination), send)
+
+    async def _report(self, kind: Kind, body: dict[str, Any], send: bool) -> Outcome:
+        number = self._outbox.put(kind, body)
+        if not send:
+            return Outcome(State.QUEUED)
+        found = await self.flush()
+        return found.get(number, Outcome(State.QUEUED))
+
+    async def flush(self) -> dict[int, Outcome]:
+        """Send what waits, in batches, unless the server asked for patience. Gives what became of each, by number."""
+        found: dict[int, Outcome] = {}
+        async with self._sending:
+            if asyncio.get_running_loop().time() < self._not_before:
+                return found
+            wait_ms = 0
+            for batch in self._batches():
+                outcomes, wait = await self._send(batch)
+                found |= outcomes
+                wait_ms = max(wait_ms, wait)
+            self._pace(wait_ms)
+        return found
+
+    def _pace(self, wait_ms: int) -> None:
+        if not wait_ms:
+            self._tries, self._not_before = 0, 0.0
+            return
+        self._tries += 1
+        # Some spread, so that a thousand processes do not come back in the same moment.
+        self._not_before = asyncio.get_running_loop().time() + wait_ms / 1000 * (1 + random.random() / 2)
+        self._wake.set()
+
+    def _batches(self) -> list[list[Entry]]:
+        def kind(entry: Entry) -> str:
+            return entry.kind
+
+        whole = [list(group) for _, group in groupby(sorted(self._outbox.waiting(), key=kind), key=kind)]
+        return [group[at : at + rules.BATCH_MAX] for group in whole for at in range(0, len(group), rules.BATCH_MAX)]
+
+    async def _send(self, entries: list[Entry]) -> tuple[dict[int, Outcome], int]:
+        path, bodies = PATHS[entries[0].kind], [entry.body for entry in entries]
+        one = len(bodies) == 1
+        data = msgspec.json.encode(bodies[0] if one else {"events": bodies})
+        try:
+            status, after, answer = await self._call("POST", path if one else f"{path}/batch", data=data)
+        except _FAILURES:
+            status, after, answer = 0, None, None
+        fate = rules.fate_of(status, after, self._tries)
+        if fate.keep:
+            return {entry.id: Outcome(State.QUEUED) for entry in entries}, fate.wait_ms
+        self._outbox.drop([entry.id for entry in entries])
+        codes = _refusals(status, answer, len(entries))
+        return {entry.id: _outcome(codes.get(place)) for place, entry in enumerate(entries)}, 0
+
+    async def _keep_sending(self) -> None:
+        """Comes back when the server said so."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            delay = self._not_before - asyncio.get_running_loop().time()
+            if delay > 0:
+                await asyncio.sleep(delay)
+            await self.flush()
+
+    async def _call(self, method: str, path: str, **options: Any) -> tuple[int, str | None, Any]:
+        if self._http is None:
+            self._http = aiohttp.ClientSession(timeout=self._timeout)
+        headers = {"X-Write-Key": self._write_key, "Content-Type": "application/json"}
+        if self._token is not None:
+            headers["Authorization"] = f"Bearer {self._token}"
+        async with self._http.request(
+            method, self._url + path, headers=headers, allow_redirects=False, **options
+        ) as reply:
+            body = await reply.read()
+            try:
+                answer = msgspec.json.decode(body) if body else None
+            except msgspec.DecodeError:
+                answer = None
+            return reply.status, reply.headers.get("Retry-After"), answer
+
+
+def _refusals(status: int, answer: Any, count: int) -> dict[int, str]:
+    """Which of the sent reports were refused for good, by place, with the server's code."""
+    known = answer if isinstance(answer, dict) else {}
+    if status >= 300:
+        return dict.fromkeys(range(count), str(known.get("code") or f"HTTP_{status}"))
+    data = known.get("data")
+    rejected = data.get("rejected") if isinstance(data, dict) else None
+    return {one["index"]: str(one["code"]) for one in rejected or []}
+
+
+def _outcome(code: str | None) -> Outcome:
+    return Outcome(State.KEPT) if code is None else Outcome(State.REFUSED, code)

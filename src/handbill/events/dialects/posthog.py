@@ -1,0 +1,217 @@
+"""PostHog's older wire format: many addresses, many shapes of body, one meaning.
+
+A body may be plain JSON, a form with `data`, or base64, each packed or not; a GET carries it in the query. The answer
+is 200 for whatever was taken, since its clients send everything again on any other success.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import functools
+from typing import Any
+from urllib.parse import parse_qs
+
+import msgspec
+from msgspec import Raw
+
+from handbill.events.dialects.bounded import elements
+from handbill.events.dialects.canon import HISTORICAL, CapturedEvent, Dialect, Moment, Opened, Parsed, Refused, Terms
+from handbill.events.dialects.collect import Warned, collected, each
+from handbill.events.dialects.ids import event_id
+from handbill.events.dialects.posthog_event import (
+    NAME_CHARACTERS,
+    Desk,
+    Head,
+    Sent,
+    captured,
+    desk_of,
+    opened,
+    whose,
+)
+from handbill.events.dialects.reading import (
+    UNREADABLE,
+    bad_json,
+    decoded,
+    encode,
+    fields_of,
+    id_text,
+    mended,
+    plain,
+    text,
+)
+from handbill.events.dialects.reasons import CaptureReason
+from handbill.events.dialects.times import fixed, read_ms, skew
+from handbill.events.dialects.unpack import unpack
+from handbill.kit.errors import Fault, Invalid
+from handbill.kit.fast import FastRequest
+
+_STEMS = ("/batch", "/capture", "/e", "/i/v0/e", "/track", "/engage")
+PATHS = tuple(path for stem in _STEMS for path in (stem, stem + "/"))
+METHODS = ("POST", "GET")
+BODY_BYTES = 20 * 1024 * 1024
+BATCH_MAX = 10_000
+_KEYS = ("api_key", "token", "$token")
+_KNOWN = frozenset(
+    {"event", "distinct_id", "$distinct_id", "properties", "timestamp", "offset", "uuid", "$set", "$set_once", "$unset"}
+) | {*_KEYS, "sent_at"}
+_OBJECT, _LIST = 0x7B, 0x5B
+_JSON = (_OBJECT, _LIST)
+_raw = msgspec.json.Decoder(Raw)
+_NOTHING = Raw(b"")
+
+Query = dict[bytes, list[bytes]]
+Item = Sent | CaptureReason
+
+
+class _Root(msgspec.Struct, frozen=True, rename={"dollar_token": "$token"}):
+    """What may be said once for all events. A single event is its own root."""
+
+    batch: Raw = _NOTHING
+    api_key: Raw = _NOTHING
+    token: Raw = _NOTHING
+    dollar_token: Raw = _NOTHING
+    sent_at: Raw = _NOTHING
+    historical_migration: Raw = _NOTHING
+
+
+class _Whole(msgspec.Struct, frozen=True):
+    """The request, opened: its events and what was said once for all of them."""
+
+    items: list[Item]
+    key: str | None
+    sent_at: Any
+    historical: bool
+
+
+_root = msgspec.json.Decoder(_Root)
+
+
+def open_posthog(request: FastRequest, moment: Moment) -> Opened:
+    """Raises Invalid, TooLarge or Unsupported when nothing of the request can be read."""
+    query = _query(request.query)
+    whole = _whole(_json(request, query), query)
+
+    def capture(terms: Terms) -> Parsed:
+        ahead = skew(_sent_at(whole.sent_at, query), moment.received)
+        marks = (HISTORICAL,) if whole.historical else ()
+        desk = desk_of(request, moment, terms, Dialect.POSTHOG, ahead, marks)
+        default = "$identify" if request.path.rstrip("/") == "/engage" else None
+        parsed = collected(Dialect.POSTHOG, whole.key, whole.items, functools.partial(_captured, desk, default))
+        return msgspec.structs.replace(parsed, beacon=query.get(b"beacon") == [b"1"])
+
+    return Opened(Dialect.POSTHOG, whole.key, len(whole.items), capture)
+
+
+def _query(query: bytes) -> Query:
+    try:
+        return parse_qs(query, max_num_fields=100)
+    except ValueError:
+        raise bad_json("The query has too many fields") from None
+
+
+def _json(request: FastRequest, query: Query) -> bytes:
+    encoding = request.headers.get(b"content-encoding", b"")
+    body = b"".join(query.get(b"data", ())[:1]) if request.method == "GET" else request.body
+    body = unpack(body, BODY_BYTES, encoding).strip()
+    if body.startswith((b"data=", b"ip=", b"compression=", b"ver=", b"_=")):
+        try:
+            form = parse_qs(body, max_num_fields=100)
+        except ValueError:
+            raise bad_json("The form has too many fields") from None
+        body = b"".join(form.get(b"data", ())[:1])
+    body = mended(body).strip()
+    if body and body[0] not in _JSON:
+        body = mended(unpack(_unbase64(body), BODY_BYTES)).strip()
+    if not body or body[0] not in _JSON:
+        raise bad_json("The body holds no JSON object and no list")
+    return body
+
+
+def _unbase64(body: bytes) -> bytes:
+    """Lenient as browsers need it: either alphabet, pluses that a form made spaces, padding or none."""
+    tidy = body.translate(bytes.maketrans(b"-_ ", b"+/+"), b"\r\n=")
+    try:
+        return base64.b64decode(tidy + b"=" * (-len(tidy) % 4), validate=True)
+    except binascii.Error:
+        raise bad_json("The body is neither JSON, nor a form, nor base64") from None
+
+
+def _whole(body: bytes, query: Query) -> _Whole:
+    root = _Root()
+    try:
+        if body[0] == _LIST:
+            raws = elements(decoded(_raw, body), BATCH_MAX, "batch")
+        else:
+            body = bytes(decoded(_raw, body))
+            root = _root.decode(body)
+            raws = elements(root.batch, BATCH_MAX, "batch") if root.batch else [Raw(body)]
+    except UNREADABLE:
+        raise bad_json() from None
+    items = each(_part, raws)
+    return _Whole(items, _key(root, items, query), plain(root.sent_at), plain(root.historical_migration) is True)
+
+
+def _part(raw: Raw) -> Sent:
+    return opened(fields_of(raw))
+
+
+def _key(root: _Root, items: list[Item], query: Query) -> str | None:
+    """The key said once for all, else the one that every event says. Two in one request cannot be served."""
+    found = _first(root.api_key, root.token, root.dollar_token)
+    if found is not None:
+        return found
+    keys = {key for item in items if isinstance(item, Sent) and (key := _said(item))}
+    if len(keys) > 1:
+        why = "names more than one project; send one request for each"
+        raise Invalid("Nothing was kept.", code="TWO_KEYS", faults=[Fault("api_key", why)])
+    if keys:
+        return keys.pop()
+    for name in (b"api_key", b"token"):
+        if name in query:
+            return query[name][0].decode("utf-8", "replace")
+    return None
+
+
+def _first(*raws: Raw | None) -> str | None:
+    values = (plain(raw) for raw in raws)
+    return next((value for value in values if isinstance(value, str) and value), None)
+
+
+def _said(item: Sent) -> str | None:
+    return _first(*(item.fields.get(name) for name in _KEYS)) or text(item.inside.token)
+
+
+def _sent_at(value: Any, query: Query) -> int | None:
+    found = read_ms(value)
+    if found is None and b"_" in query and query[b"_"][0].isdigit():
+        found = read_ms(int(query[b"_"][0][:20]))
+    return found
+
+
+def _captured(desk: Desk, default: str | None, sent: Sent, warned: Warned) -> CapturedEvent:
+    fields = sent.fields
+    name = id_text(fields.get("event")) or default
+    if name is None:
+        raise Refused(CaptureReason.MISSING_EVENT_NAME)
+    found = id_text(fields.get("uuid"))
+    identity = event_id(found) if found else desk.moment.new_id()
+    rest = {key: raw for key, raw in fields.items() if key not in _KNOWN}
+    extra = {"$extra": encode(rest)} if rest else {}
+    head = Head(identity, _at(sent, desk, warned), name[:NAME_CHARACTERS], whose(sent, cut=True), extra)
+    return captured(sent, head, desk, warned)
+
+
+def _at(sent: Sent, desk: Desk, warned: Warned) -> int:
+    received = desk.moment.received
+    ahead = 0 if sent.inside.ignore_sent_at is True else desk.ahead
+    stamp = plain(sent.fields.get("timestamp"))
+    if stamp is not None and stamp != "":
+        at = read_ms(stamp)
+        if at is not None:
+            return fixed(at, ahead, received)
+        warned.append(CaptureReason.TIME_UNREADABLE)
+    offset = plain(sent.fields.get("offset"))
+    if type(offset) in (int, float) and abs(offset) < received:
+        return fixed(received - int(offset), 0, received)
+    return received

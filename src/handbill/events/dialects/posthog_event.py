@@ -1,0 +1,226 @@
+"""One event in PostHog's words, as both of its versions send it, made into ours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from handbill.events.dialects.canon import (
+    NO_PROPERTIES,
+    CapturedEvent,
+    Dialect,
+    Edge,
+    Moment,
+    Refused,
+    Terms,
+)
+from handbill.events.dialects.collect import Warned
+from handbill.events.dialects.ids import EDGES, distinct, edge
+from handbill.events.dialects.reading import (
+    UNREADABLE,
+    WIDE,
+    Fields,
+    address,
+    check_size,
+    id_text,
+    merged,
+    names_of,
+    number_or_text,
+    object_of,
+    plain,
+    screen,
+    spliced,
+    text,
+    without_ip,
+)
+from handbill.events.dialects.reasons import CaptureReason
+from handbill.kit.fast import FastRequest
+
+NAME_CHARACTERS = 200
+_NOTHING = Raw(b"")
+
+
+class Inside(
+    msgspec.Struct,
+    frozen=True,
+    rename={
+        "set": "$set",
+        "set_once": "$set_once",
+        "unset": "$unset",
+        "anon": "$anon_distinct_id",
+        "session": "$session_id",
+        "ip": "$ip",
+        "url": "$current_url",
+        "referrer": "$referrer",
+        "agent": "$raw_user_agent",
+        "browser": "$browser",
+        "browser_version": "$browser_version",
+        "os": "$os",
+        "os_version": "$os_version",
+        "device_type": "$device_type",
+        "width": "$screen_width",
+        "height": "$screen_height",
+        "language": "$browser_language",
+        "timezone": "$timezone",
+        "lib": "$lib",
+        "ignore_sent_at": "$ignore_sent_at",
+    },
+):
+    """The names inside properties that mean something to us; the others are passed over."""
+
+    distinct_id: Raw = _NOTHING
+    token: Any = None
+    alias: Raw = _NOTHING
+    set: Raw = _NOTHING
+    set_once: Raw = _NOTHING
+    unset: Raw = _NOTHING
+    anon: Raw = _NOTHING
+    session: Any = None
+    ip: Any = None
+    url: Any = None
+    referrer: Any = None
+    agent: Any = None
+    browser: Any = None
+    browser_version: Any = None
+    os: Any = None
+    os_version: Any = None
+    device_type: Any = None
+    width: Any = None
+    height: Any = None
+    language: Any = None
+    timezone: Any = None
+    lib: Any = None
+    ignore_sent_at: Any = None
+
+
+class Sent(msgspec.Struct, frozen=True):
+    """One event, opened: its fields, its properties as bytes, and what was found in them."""
+
+    fields: Fields
+    properties: bytes
+    inside: Inside
+
+
+class Desk(msgspec.Struct, frozen=True):
+    """What every event of one request has in common."""
+
+    terms: Terms
+    moment: Moment
+    ip: str | None
+    user_agent: str | None
+    dialect: Dialect
+    ahead: int
+    marks: tuple[str, ...] = ()
+
+
+class Head(msgspec.Struct, frozen=True):
+    """What the two versions find each in its own way."""
+
+    id: str
+    at: int
+    name: str
+    distinct_id: str
+    extra: dict[str, bytes] = {}
+
+
+_inside = msgspec.json.Decoder(Inside)
+_NO_INSIDE = Inside()
+
+
+def desk_of(
+    request: FastRequest, moment: Moment, terms: Terms, dialect: Dialect, ahead: int, marks: tuple[str, ...] = ()
+) -> Desk:
+    agent = request.headers.get(b"user-agent", b"").decode("utf-8", "replace")
+    ip = address(request.client_ip, terms.truncate_ip)
+    return Desk(terms, moment, ip, text(agent, WIDE), dialect, ahead, marks)
+
+
+def opened(fields: Fields) -> Sent:
+    """Raises Refused when the properties are no object."""
+    properties = object_of(fields.get("properties"))
+    if properties is None:
+        return Sent(fields, NO_PROPERTIES, _NO_INSIDE)
+    try:
+        return Sent(fields, properties, _inside.decode(properties))
+    except UNREADABLE:
+        raise Refused(CaptureReason.MALFORMED_PROPERTIES) from None
+
+
+def captured(sent: Sent, head: Head, desk: Desk, warned: Warned) -> CapturedEvent:
+    inside, terms = sent.inside, desk.terms
+    properties = spliced(sent.properties, head.extra) if head.extra else sent.properties
+    set_, set_once, unset = _changes(sent, warned)
+    check_size(properties, set_, set_once, unset)
+    if terms.truncate_ip:
+        properties = without_ip(properties)
+        set_, set_once = set_ and without_ip(set_), set_once and without_ip(set_once)
+    return CapturedEvent(
+        tenant=terms.tenant,
+        id=head.id,
+        at=head.at,
+        received=desk.moment.received,
+        name=head.name,
+        distinct_id=head.distinct_id,
+        dialect=desk.dialect.value,
+        properties=properties,
+        set=set_,
+        set_once=set_once,
+        unset=unset,
+        edge=_edge(head, inside, warned),
+        session=text(inside.session),
+        ip=address(inside.ip, terms.truncate_ip) or desk.ip,
+        user_agent=text(inside.agent, WIDE) or desk.user_agent,
+        url=text(inside.url, WIDE),
+        referrer=text(inside.referrer, WIDE),
+        browser=text(inside.browser),
+        browser_version=number_or_text(inside.browser_version),
+        os=text(inside.os),
+        os_version=number_or_text(inside.os_version),
+        device_type=text(inside.device_type),
+        screen_width=screen(inside.width),
+        screen_height=screen(inside.height),
+        language=text(inside.language),
+        timezone=text(inside.timezone),
+        lib=text(inside.lib),
+        marks=desk.marks,
+    )
+
+
+def whose(sent: Sent, *, cut: bool) -> str:
+    """The distinct id from wherever it stands. Raises Refused if there is none, or none that may be used."""
+    fields = sent.fields
+    found = (
+        id_text(fields.get("distinct_id")) or id_text(fields.get("$distinct_id")) or id_text(sent.inside.distinct_id)
+    )
+    if found is None:
+        raise Refused(CaptureReason.MISSING_DISTINCT_ID)
+    return distinct(found, cut=cut)
+
+
+def _changes(sent: Sent, warned: Warned) -> tuple[bytes | None, bytes | None, bytes | None]:
+    """From beside the properties or from inside them; where both have a name, the one beside them stands."""
+    fields, inside = sent.fields, sent.inside
+    try:
+        set_ = merged(object_of(inside.set), object_of(fields.get("$set")))
+        set_once = merged(object_of(inside.set_once), object_of(fields.get("$set_once")))
+    except Refused:
+        warned.append(CaptureReason.SET_UNREADABLE)
+        set_ = set_once = None
+    lists = [plain(raw) for raw in (inside.unset, fields.get("$unset")) if raw]
+    return set_, set_once, names_of(lists) if lists else None
+
+
+def _edge(head: Head, inside: Inside, warned: Warned) -> Edge | None:
+    kind = EDGES.get(head.name)
+    if kind is None:
+        return None
+    other = id_text(inside.anon if head.name == "$identify" else inside.alias)
+    if other is None:
+        return None
+    try:
+        return edge(kind, other, head.distinct_id)
+    except Refused as refused:
+        warned.append(refused.reason)
+        return None

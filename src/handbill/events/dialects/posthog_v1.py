@@ -1,0 +1,157 @@
+"""PostHog's newer wire format: one address, typed headers, a word back about every event by its uuid."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from handbill.events.dialects.bounded import elements
+from handbill.events.dialects.canon import CapturedEvent, Dialect, Moment, Opened, Parsed, Refused, Terms
+from handbill.events.dialects.collect import Warned, collected, each
+from handbill.events.dialects.ids import event_id
+from handbill.events.dialects.posthog_event import NAME_CHARACTERS, Desk, Head, Sent, captured, desk_of, opened, whose
+from handbill.events.dialects.reading import UNREADABLE, bad_json, decoded, encode, fields_of, id_text, mended, plain
+from handbill.events.dialects.reasons import CaptureReason
+from handbill.events.dialects.times import fixed, read_ms, skew
+from handbill.events.dialects.unpack import unpack
+from handbill.kit.errors import Fault, Invalid, Unsupported
+from handbill.kit.fast import FastRequest
+
+PATH = "/i/v1/analytics/events"
+BODY_BYTES = 20 * 1024 * 1024
+BATCH_MAX = 10_000
+HEADERS = (b"posthog-sdk-info", b"posthog-attempt", b"posthog-request-id", b"posthog-request-timestamp")
+_ENCODINGS = frozenset({b"", b"identity", b"gzip", b"deflate", b"zstd"})
+_KNOWN = frozenset(
+    {"event", "uuid", "distinct_id", "timestamp", "options", "properties", "$set", "$set_once", "$unset"}
+)
+_NOTHING = Raw(b"")
+
+
+class _Root(msgspec.Struct, frozen=True):
+    batch: Raw
+    created_at: Raw = _NOTHING
+
+
+class _Options(msgspec.Struct, frozen=True):
+    cookieless_mode: bool | None = None
+    disable_skew_correction: bool | None = None
+    process_person_profile: bool | None = None
+
+
+class _Item(msgspec.Struct, frozen=True):
+    sent: Sent
+    options: _Options
+
+
+_root = msgspec.json.Decoder(_Root)
+_options = msgspec.json.Decoder(_Options)
+_NO_OPTIONS = _Options()
+
+
+def open_posthog_v1(request: FastRequest, moment: Moment) -> Opened:
+    """Raises Invalid, TooLarge or Unsupported when nothing of the request can be read."""
+    headers = request.headers
+    missing = [name.decode() for name in HEADERS if not headers.get(name)]
+    if missing:
+        faults = [Fault(name, "is missing") for name in missing]
+        raise Invalid("Nothing was kept.", code="MISSING_HEADERS", faults=faults)
+    encoding = headers.get(b"content-encoding", b"").strip().lower()
+    if encoding not in _ENCODINGS:
+        raise Unsupported("This content encoding is not read here; send gzip, deflate or zstd.")
+    body = mended(unpack(request.body, BODY_BYTES, encoding)).strip()
+    try:
+        root = decoded(_root, body)
+        raws = elements(root.batch, BATCH_MAX, "batch")
+    except UNREADABLE:
+        raise bad_json() from None
+    uuids = [_uuid(raw) for raw in raws]
+    items = _marked(each(_part, raws), uuids)
+    key = bearer(headers.get(b"authorization", b""))
+    stamp = headers[b"posthog-request-timestamp"].decode("latin-1")
+
+    def capture(terms: Terms) -> Parsed:
+        sent_at = read_ms(stamp)
+        ahead = skew(read_ms(plain(root.created_at)) if sent_at is None else sent_at, moment.received)
+        desk = desk_of(request, moment, terms, Dialect.POSTHOG_V1, ahead)
+        parsed = collected(Dialect.POSTHOG_V1, key, items, functools.partial(_captured, desk))
+        return msgspec.structs.replace(parsed, ids=uuids)
+
+    return Opened(Dialect.POSTHOG_V1, key, len(items), capture)
+
+
+def bearer(authorization: bytes) -> str | None:
+    scheme, _, key = authorization.decode("latin-1").strip().partition(" ")
+    return key.strip() or None if scheme.lower() == "bearer" else None
+
+
+def _uuid(raw: Raw) -> str | None:
+    try:
+        found = plain(fields_of(raw).get("uuid"))
+    except Refused:
+        return None
+    return found.strip() or None if isinstance(found, str) else None
+
+
+def _part(raw: Raw) -> _Item:
+    fields = fields_of(raw)
+    return _Item(opened(fields), _read_options(fields.get("options")))
+
+
+def _read_options(raw: Raw | None) -> _Options:
+    if not raw or raw == Raw(b"null"):
+        return _NO_OPTIONS
+    try:
+        return _options.decode(raw)
+    except UNREADABLE:
+        raise Refused(CaptureReason.INVALID_OPTIONS) from None
+
+
+def _marked(items: list[_Item | CaptureReason], uuids: list[str | None]) -> list[_Item | CaptureReason]:
+    """The same items, where the second and later bearers of one uuid are refused."""
+    seen: set[str] = set()
+    found: list[_Item | CaptureReason] = []
+    for item, uuid in zip(items, uuids, strict=True):
+        found.append(CaptureReason.DUPLICATE_EVENT_UUID if uuid in seen and isinstance(item, _Item) else item)
+        if uuid is not None and isinstance(item, _Item):
+            seen.add(uuid)
+    return found
+
+
+def _captured(desk: Desk, item: _Item, warned: Warned) -> CapturedEvent:
+    fields = item.sent.fields
+    name = plain(fields.get("event"))
+    if not isinstance(name, str) or not name.strip():
+        raise Refused(CaptureReason.MISSING_EVENT_NAME)
+    if len(name) > NAME_CHARACTERS:
+        raise Refused(CaptureReason.EVENT_NAME_TOO_LONG)
+    uuid = id_text(fields.get("uuid"))
+    if uuid is None or not uuid.strip():
+        raise Refused(CaptureReason.MISSING_EVENT_UUID)
+    head = Head(event_id(uuid), _at(item, desk), name, whose(item.sent, cut=False), _extra(item))
+    return captured(item.sent, head, desk, warned)
+
+
+def _extra(item: _Item) -> dict[str, bytes]:
+    """Options become the properties by which the older format says the same."""
+    said: dict[str, Any] = {
+        "$cookieless_mode": item.options.cookieless_mode,
+        "$ignore_sent_at": item.options.disable_skew_correction,
+        "$process_person_profile": item.options.process_person_profile,
+    }
+    rest = {key: raw for key, raw in item.sent.fields.items() if key not in _KNOWN}
+    found = {name: encode(value) for name, value in said.items() if value is not None}
+    return {**found, "$extra": encode(rest)} if rest else found
+
+
+def _at(item: _Item, desk: Desk) -> int:
+    received = desk.moment.received
+    stamp = plain(item.sent.fields.get("timestamp"))
+    at = read_ms(stamp) if isinstance(stamp, str) else None
+    if at is None:
+        raise Refused(CaptureReason.INVALID_TIMESTAMP)
+    ignored = item.options.disable_skew_correction or item.sent.inside.ignore_sent_at is True
+    return fixed(at, 0 if ignored else desk.ahead, received)

@@ -1,0 +1,291 @@
+"""Segment's wire format, which RudderStack shares: batches, and one address for each type of message."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import functools
+from typing import Any
+from urllib.parse import parse_qs
+
+import msgspec
+from msgspec import Raw
+
+from handbill.events.dialects.bounded import elements
+from handbill.events.dialects.canon import (
+    NO_PROPERTIES,
+    CapturedEvent,
+    Dialect,
+    Edge,
+    EdgeKind,
+    Moment,
+    Opened,
+    Parsed,
+    Refused,
+    Terms,
+)
+from handbill.events.dialects.collect import Warned, collected, each
+from handbill.events.dialects.ids import distinct, edge, event_id
+from handbill.events.dialects.reading import (
+    UNREADABLE,
+    WIDE,
+    Fields,
+    address,
+    bad_json,
+    check_size,
+    decoded,
+    encode,
+    fields_of,
+    id_text,
+    mended,
+    number_or_text,
+    object_of,
+    plain,
+    screen,
+    spliced,
+    text,
+    without_ip,
+)
+from handbill.events.dialects.reasons import CaptureReason
+from handbill.events.dialects.times import fixed, read_ms, skew
+from handbill.events.dialects.unpack import unpack
+from handbill.kit.fast import FastRequest
+
+TYPES = ("track", "identify", "page", "screen", "group", "alias")
+BATCHES = ("/v1/batch", "/v1/b", "/v1/import", "/beacon/v1/batch")
+SINGLES = {f"/v1/{word}": kind for kind in TYPES for word in (kind, kind[0])}
+"""Servers write the type out; browsers write its first letter."""
+PATHS = (*BATCHES, *SINGLES)
+BODY_BYTES = 500 * 1024
+MESSAGE_BYTES = 32 * 1024
+BATCH_MAX = 5_000
+NAME_CHARACTERS = 200
+_NAMES = {
+    "identify": "$identify",
+    "page": "$pageview",
+    "screen": "$screen",
+    "group": "$groupidentify",
+    "alias": "$create_alias",
+}
+_KNOWN = frozenset({
+    "type", "event", "userId", "anonymousId", "previousId", "groupId", "properties", "traits", "context",
+    "integrations", "timestamp", "originalTimestamp", "sentAt", "messageId", "name", "category", "writeKey",
+})  # fmt: skip
+_NOTHING = Raw(b"")
+
+
+class _Root(msgspec.Struct, frozen=True):
+    """What may be said once for all messages. A single message is its own root."""
+
+    batch: Raw = _NOTHING
+    writeKey: Raw = _NOTHING
+    sentAt: Raw = _NOTHING
+    context: Raw = _NOTHING
+
+
+class _Context(msgspec.Struct, frozen=True):
+    """The parts of a context that have a place of their own with us; each may be anything at all."""
+
+    ip: Any = None
+    userAgent: Any = None
+    locale: Any = None
+    timezone: Any = None
+    sessionId: Any = None
+    page: Any = None
+    os: Any = None
+    device: Any = None
+    screen: Any = None
+    library: Any = None
+
+
+class _Desk(msgspec.Struct, frozen=True):
+    """What every message of one request has in common."""
+
+    terms: Terms
+    moment: Moment
+    sent_at: int | None
+    ip: str | None
+    user_agent: str | None
+    context: Raw  # of messages that bring none
+    only: str | None  # the type that the address names
+
+
+_root = msgspec.json.Decoder(_Root)
+_raw = msgspec.json.Decoder(Raw)
+_context = msgspec.json.Decoder(_Context)
+_NO_CONTEXT = _Context()
+
+
+def open_segment(request: FastRequest, moment: Moment) -> Opened:
+    """Raises Invalid, TooLarge or Unsupported when nothing of the request can be read."""
+    headers = request.headers
+    body = mended(unpack(request.body, BODY_BYTES, headers.get(b"content-encoding", b""))).strip()
+    only = SINGLES.get(request.path)
+    try:
+        body = bytes(decoded(_raw, body))
+        root = _root.decode(body)
+        raws = [Raw(body)] if only else elements(root.batch, BATCH_MAX, "batch")
+    except UNREADABLE:
+        raise bad_json() from None
+    items = each(_part, raws)
+    key = _basic(headers.get(b"authorization", b"")) or text(plain(root.writeKey)) or _inner(items)
+    key = key or _queried(request.query)
+
+    def capture(terms: Terms) -> Parsed:
+        agent = text(headers.get(b"user-agent", b"").decode("utf-8", "replace"), WIDE)
+        ip = address(request.client_ip, terms.truncate_ip)
+        desk = _Desk(terms, moment, read_ms(plain(root.sentAt)), ip, agent, root.context, only)
+        return collected(Dialect.SEGMENT, key, items, functools.partial(_captured, desk))
+
+    return Opened(Dialect.SEGMENT, key, len(items), capture)
+
+
+def _basic(authorization: bytes) -> str | None:
+    """The write key as the user of Basic authentication; the password is empty, or anything."""
+    scheme, _, packed = authorization.strip().partition(b" ")
+    if scheme.lower() != b"basic":
+        return None
+    try:
+        user = base64.b64decode(packed.strip(), validate=True).partition(b":")[0]
+    except binascii.Error:
+        return None
+    return user.decode("utf-8", "replace").strip() or None
+
+
+def _queried(query: bytes) -> str | None:
+    """A beacon has neither headers nor a key in its body."""
+    try:
+        found = parse_qs(query, max_num_fields=100).get(b"writeKey")
+    except ValueError:
+        return None
+    return found[0].decode("utf-8", "replace") if found else None
+
+
+def _inner(items: list[Fields | CaptureReason]) -> str | None:
+    """Some clients write the key into each message; the first one that has it speaks for all."""
+    keys = (text(plain(item.get("writeKey"))) for item in items if not isinstance(item, CaptureReason))
+    return next((key for key in keys if key), None)
+
+
+def _part(raw: Raw) -> Fields:
+    if len(raw) > MESSAGE_BYTES:
+        raise Refused(CaptureReason.EVENT_TOO_LARGE)
+    return fields_of(raw)
+
+
+def _captured(desk: _Desk, fields: Fields, warned: Warned) -> CapturedEvent:
+    kind = desk.only or plain(fields.get("type"))
+    if kind not in TYPES:
+        raise Refused(CaptureReason.UNKNOWN_TYPE)
+    user, anonymous = id_text(fields.get("userId")), id_text(fields.get("anonymousId"))
+    said = user or anonymous
+    if said is None:
+        raise Refused(CaptureReason.MISSING_DISTINCT_ID)
+    whose = distinct(said)
+    found = id_text(fields.get("messageId"))
+    context = fields.get("context") or desk.context
+    there = _there(context)
+    properties = _properties(kind, fields, context if there is not _NO_CONTEXT else None, desk)
+    traits = object_of(fields.get("traits")) if kind == "identify" else None
+    check_size(properties, traits)
+    page, system, device, display, library = (
+        _dict(part) for part in (there.page, there.os, there.device, there.screen, there.library)
+    )
+    return CapturedEvent(
+        tenant=desk.terms.tenant,
+        id=event_id(found) if found else desk.moment.new_id(),
+        at=_at(fields, desk, warned),
+        received=desk.moment.received,
+        name=_name(kind, fields),
+        distinct_id=whose,
+        dialect=Dialect.SEGMENT.value,
+        properties=properties,
+        set=traits,
+        edge=_edge(kind, fields, user, anonymous, whose, warned),
+        session=number_or_text(there.sessionId),
+        ip=address(there.ip, desk.terms.truncate_ip) or desk.ip,
+        user_agent=text(there.userAgent, WIDE) or desk.user_agent,
+        url=text(page.get("url"), WIDE),
+        referrer=text(page.get("referrer"), WIDE),
+        os=text(system.get("name")),
+        os_version=number_or_text(system.get("version")),
+        device_type=text(device.get("type")),
+        screen_width=screen(display.get("width")),
+        screen_height=screen(display.get("height")),
+        language=text(there.locale),
+        timezone=text(there.timezone),
+        lib=text(library.get("name")),
+    )
+
+
+def _dict(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _there(raw: Raw | None) -> _Context:
+    if not raw:
+        return _NO_CONTEXT
+    try:
+        return _context.decode(raw)
+    except UNREADABLE:
+        return _NO_CONTEXT
+
+
+def _name(kind: str, fields: Fields) -> str:
+    if kind != "track":
+        return _NAMES[kind]
+    name = id_text(fields.get("event"))
+    if name is None:
+        raise Refused(CaptureReason.MISSING_EVENT_NAME)
+    return name[:NAME_CHARACTERS]
+
+
+def _properties(kind: str, fields: Fields, context: Raw | None, desk: _Desk) -> bytes:
+    """The message's own properties, and beside them whatever else it said: nothing that was sent is lost."""
+    own = object_of(fields.get("properties")) or NO_PROPERTIES
+    extra: dict[str, bytes] = {}
+    for name, known in (("groupId", "$group_key"), ("name", "$name"), ("category", "$category")):
+        if name in fields:
+            extra[known] = bytes(fields[name])
+    if kind != "identify" and (traits := object_of(fields.get("traits"))):
+        extra["$group_set" if kind == "group" else "$traits"] = traits
+    if "previousId" in fields:
+        extra["alias"] = bytes(fields["previousId"])
+    if "anonymousId" in fields:
+        extra["$anonymous_id"] = bytes(fields["anonymousId"])
+    if context:
+        extra["$context"] = without_ip(bytes(context), "ip") if desk.terms.truncate_ip else bytes(context)
+    if "integrations" in fields:
+        extra["$integrations"] = bytes(fields["integrations"])
+    rest = {key: raw for key, raw in fields.items() if key not in _KNOWN}
+    if rest:
+        extra["$extra"] = encode(rest)
+    return spliced(own, extra) if extra else own
+
+
+def _at(fields: Fields, desk: _Desk, warned: Warned) -> int:
+    received = desk.moment.received
+    stamp = plain(fields.get("originalTimestamp")) or plain(fields.get("timestamp"))
+    if not stamp:
+        return received
+    at = read_ms(stamp)
+    if at is None:
+        warned.append(CaptureReason.TIME_UNREADABLE)
+        return received
+    sent_at = read_ms(plain(fields.get("sentAt")))
+    return fixed(at, skew(desk.sent_at if sent_at is None else sent_at, received), received)
+
+
+def _edge(
+    kind: str, fields: Fields, user: str | None, anonymous: str | None, whose: str, warned: Warned
+) -> Edge | None:
+    if user is None or kind not in ("identify", "alias"):
+        return None
+    other = anonymous if kind == "identify" else id_text(fields.get("previousId"))
+    if other is None:
+        return None
+    try:
+        return edge(EdgeKind.IDENTIFY if kind == "identify" else EdgeKind.ALIAS, other, whose)
+    except Refused as refused:
+        warned.append(refused.reason)
+        return None

@@ -1,0 +1,131 @@
+"""The words of this room: distinct ids, the edges between them, and the person an id belongs to.
+
+Everything here is ordered by (event time, event id), fixed once at the edge of the house. Arrival decides nothing.
+"""
+
+from __future__ import annotations
+
+import uuid
+from enum import StrEnum
+from typing import NamedTuple
+
+import msgspec
+
+NAMESPACE = uuid.UUID("030f6c0e-e01f-4ff8-8225-11a73c1b61c4")
+"""Chosen once. Person ids everywhere derive from it, also in event stores that we cannot rewrite: never change it."""
+MAX_IDS = 1_000
+"""More ids than this are never one person: a shared device, a test account or a client that lost its mind."""
+MAX_MERGE_ID = 400
+"""Characters that an id may have where it is merged with another."""
+
+# One list, compared trimmed and in lower case. An event that carries one of these as its id says nothing about anybody.
+ILLEGAL_IDS = frozenset(
+    ("anonymous", "null", "undefined", "none", "nil", "[object object]", "nan", "true", "false", "0", "guest")
+)
+# As a side of a merge, the names of fields are as bad: they would make one person of everybody who made that mistake.
+ILLEGAL_SIDES = ILLEGAL_IDS | frozenset(("distinct_id", "distinctid", "id", "not_authenticated", "email", "blank", ""))
+_QUOTES = "\"'`"
+
+
+class Order(NamedTuple):
+    """When something was said, and by which event: the one order in which everything is folded."""
+
+    at: int
+    event: str
+
+
+class EdgeKind(StrEnum):
+    IDENTIFY = "identify"
+    ALIAS = "alias"
+    MERGE = "merge"
+
+
+KIND_DOCS: dict[EdgeKind, str] = {
+    EdgeKind.IDENTIFY: "The source said that it is the target. Refused when the source is somebody already.",
+    EdgeKind.ALIAS: "Two ids of one person. Refused when each of them is somebody already.",
+    EdgeKind.MERGE: "Somebody decided that both are one person: only the number of ids can refuse it.",
+}
+
+
+class EdgeName(NamedTuple):
+    """What an edge says. Saying it again is the same edge, seen again; its first sighting gives it its place."""
+
+    kind: EdgeKind
+    source: str
+    target: str
+
+
+class Edge(msgspec.Struct, frozen=True):
+    """One event's word that `source` and `target` are one person. With both the same it says: this id is somebody."""
+
+    kind: EdgeKind
+    source: str
+    target: str
+    at: int
+    event: str
+
+    @property
+    def name(self) -> EdgeName:
+        return EdgeName(self.kind, self.source, self.target)
+
+    @property
+    def order(self) -> Order:
+        return Order(self.at, self.event)
+
+    @property
+    def place(self) -> tuple[Order, EdgeName]:
+        """The order made total: one event id may have been used twice."""
+        return self.order, self.name
+
+
+class Outcome(StrEnum):
+    """What became of an edge in the fold."""
+
+    JOINED = "joined"
+    TOGETHER = "together"
+    MARKED = "marked"
+    REFUSED_IDENTIFIED = "refused_identified"
+    REFUSED_TOO_MANY = "refused_too_many"
+    VOIDED = "voided"
+
+    @property
+    def refused(self) -> bool:
+        return self in (Outcome.REFUSED_IDENTIFIED, Outcome.REFUSED_TOO_MANY)
+
+
+OUTCOME_DOCS: dict[Outcome, str] = {
+    Outcome.JOINED: "It made one person of two.",
+    Outcome.TOGETHER: "Both ids were one person already.",
+    Outcome.MARKED: "It names one id only: that id is somebody from then on.",
+    Outcome.REFUSED_IDENTIFIED: "It would have fused two identified people; nothing was merged, a warning says so.",
+    Outcome.REFUSED_TOO_MANY: "The person would have more than 1,000 ids; nothing was merged, a warning says so.",
+    Outcome.VOIDED: "An operator took it back: people are as if it had never been said.",
+}
+
+
+class Notice(msgspec.Struct, frozen=True):
+    """A warning the tenant can read: which edge was refused, and what to do about it."""
+
+    edge: Edge
+    code: Outcome
+    text: str
+
+
+def person_id(tenant_id: int, distinct_id: str) -> uuid.UUID:
+    """The id of the person who is named by this distinct id: the same everywhere and for ever."""
+    return uuid.uuid5(NAMESPACE, f"{tenant_id}:{distinct_id}")
+
+
+def illegal(distinct_id: str) -> bool:
+    """An id that stands for nobody; the event that carries it is dropped."""
+    return distinct_id.strip().lower() in ILLEGAL_IDS
+
+
+def illegal_side(distinct_id: str) -> bool:
+    """An id that must not take part in a merge: nobody's, a field's name, quoted by mistake, too long, or with NUL."""
+    if len(distinct_id) > MAX_MERGE_ID or "\0" in distinct_id:
+        return True
+    bare = distinct_id.strip()
+    while len(bare) >= 2 and bare[0] == bare[-1] and bare[0] in _QUOTES:
+        bare = bare[1:-1].strip()
+    return bare.lower() in ILLEGAL_SIDES

@@ -1,0 +1,98 @@
+"""JSON as other people's programs send it, taken apart one level deep and made fit for a database.
+
+What is said about a person must be the same on every machine and in every order, so each rule looks at the bytes
+alone: no recursion limit, no memory of what came before.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+MAX_DEPTH = 64
+
+# A pair of halves is one character and one match; a half alone is none that a database takes.
+_ESCAPE = re.compile(rb"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|u....|.)", re.DOTALL)
+_HALVES = frozenset((b"d8", b"d9", b"da", b"db", b"dc", b"dd", b"de", b"df"))
+_TEXT = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_HUGE = re.compile(rb"[eE][+-]?0*[1-9]\d{3}")
+
+_objects = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_values = msgspec.json.Decoder(dict[str, Any])
+_names = msgspec.json.Decoder(list[str])
+
+
+def members(raw: bytes | None) -> dict[str, bytes]:
+    """The members of an object, each value in compact JSON. Anything else than a readable object has none."""
+    sound = _sound(raw)
+    if not sound:
+        return {}
+    try:
+        found = _objects.decode(msgspec.json.format(sound, indent=-1))
+    except msgspec.DecodeError:
+        return {}
+    if _HUGE.search(sound) is None:
+        return {name: bytes(value) for name, value in found.items()}
+    return {name: value for name, each in found.items() if not _huge(value := bytes(each))}
+
+
+def values(raw: bytes | None) -> dict[str, Any]:
+    """The same as Python values, to look at and not to keep."""
+    sound = _sound(raw)
+    if not sound:
+        return {}
+    try:
+        return _values.decode(sound)
+    except msgspec.DecodeError:
+        return {}
+
+
+def names(raw: bytes | None) -> list[str]:
+    """A list of texts, or the names of an object's members."""
+    sound = _sound(raw)
+    if not sound:
+        return []
+    try:
+        return _names.decode(sound)
+    except msgspec.DecodeError:
+        return list(members(sound))
+
+
+def _sound(raw: bytes | None) -> bytes:
+    """The same without NUL and half characters; nothing, if it is not UTF-8 or nested without an end."""
+    if not raw or _deep(raw):
+        return b""
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return b""
+    return _ESCAPE.sub(_legal, raw) if b"\\u" in raw else raw
+
+
+def _legal(escape: re.Match[bytes]) -> bytes:
+    """NUL and half a character become the sign for "unreadable"; everything else stays as it was written."""
+    found = escape[0]
+    if found == b"\\u0000" or (len(found) == 6 and found[2:4].lower() in _HALVES):
+        return b"\\ufffd"
+    return found
+
+
+def _huge(value: bytes) -> bool:
+    """A number with an exponent of four digits: PostgreSQL and ClickHouse know no such number."""
+    return _HUGE.search(value) is not None and _HUGE.search(_TEXT.sub(b'""', value)) is not None
+
+
+def _deep(raw: bytes) -> bool:
+    if raw.count(b"[") + raw.count(b"{") <= MAX_DEPTH:
+        return False
+    depth = 0
+    for byte in _TEXT.sub(b"", raw):
+        if byte in b"[{":
+            depth += 1
+            if depth > MAX_DEPTH:
+                return True
+        elif byte in b"]}":
+            depth -= 1
+    return False

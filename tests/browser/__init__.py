@@ -1,0 +1,1 @@
+"""The script for pages in a real browser."""

@@ -1,0 +1,201 @@
+"""handbill.js in a real browser, against the real server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from playwright.async_api import Page
+
+from tests.browser.conftest import MakePage, Shop
+from tests.kit.vectors import vectors
+from tests.kit.waiting import eventually
+
+HOUR = 3600
+CARD = "#slot .card"
+
+
+async def told(page: Page, name: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = await page.evaluate(
+        "(name) => JSON.parse(JSON.stringify(told.filter((it) => it.name === name)))", name
+    )
+    return found
+
+
+async def waiting(page: Page) -> int:
+    count: int = await page.evaluate("Object.keys(localStorage).filter((key) => key.startsWith('hb:')).length")
+    return count
+
+
+async def sent(page: Page, count: int) -> None:
+    """Until so many requests with reports were taken. A refusal is a fault; a line that broke is tried again."""
+
+    async def taken() -> bool:
+        statuses = [(one["kind"], one["status"]) for one in await told(page, "sent")]
+        final = [status for _, status in statuses if status not in (0, 503)]
+        assert final == [202] * count, statuses
+        return True
+
+    await eventually(taken, what=f"{count} requests are taken")
+
+
+async def show(page: Page, options: dict[str, Any]) -> None:
+    """Open the script's client and ask for the slot; returns once the answer is there."""
+    await page.evaluate("(options) => { open(options).show(document.getElementById('slot')) }", options)
+    await page.wait_for_function("told.some((it) => it.name === 'decided')")
+
+
+async def test_it_shows_for_its_time_counts_once_and_the_third_open_shows_nothing(visit: MakePage, shop: Shop) -> None:
+    await shop.banner(x_times=2, z_duration_sec=1, description="Until Sunday.")
+    page = await visit()
+    for count in (1, 2):
+        await show(page, shop.options)
+        await page.wait_for_function("told.some((it) => it.name === 'closed')")
+        assert await page.query_selector(CARD) is None
+        (drawn,) = await page.evaluate("drawn")
+        assert "Lantern week" in drawn["text"]
+        assert drawn["href"].startswith(f"{shop.url}/r/")
+        (shown,), (closed,), (viewable,) = [await told(page, name) for name in ("shown", "closed", "viewable")]
+        assert closed["how"] == "timer"
+        assert closed["at"] - shown["at"] >= 999, "it stays its time"
+        assert closed["report"]["view_duration_ms"] >= 1000
+        assert viewable["at"] <= closed["at"]
+        await sent(page, 2)
+        assert await waiting(page) == 0
+        views = await shop.views(count)
+        assert all(view["counted"] and not view["dismissed"] and view["user_id"] == "ada" for view in views)
+        await visit(page)  # the page is opened again; nothing that was told before may be told twice
+    await show(page, shop.options)
+    (decided,) = await told(page, "decided")
+    assert [one["banners"] for one in decided["decisions"]] in ([], [[]])
+    assert "error" not in decided
+    assert await page.query_selector(CARD) is None
+    await shop.counted("banners.banner_impressions", 2)
+    await shop.views(2)
+
+
+async def test_a_dismissal_counts_and_a_quick_close_does_not(visit: MakePage, shop: Shop) -> None:
+    await shop.banner(x_times=3, z_duration_sec=HOUR)
+    page = await visit()
+    await show(page, shop.options)
+    await page.wait_for_function(
+        "told.some((it) => it.name === 'shown' && performance.now() - it.at > 600)", polling=50
+    )
+    await page.click(f"{CARD} button")
+    await sent(page, 2)
+    (view,) = await shop.views(1)
+    assert (view["dismissed"], view["counted"]) == (True, True)
+
+    await visit(page)  # a hand that was faster than the eye: with an hour's limit, however slow this machine is
+    await show(page, {**shop.options, "accidentalCloseMs": HOUR * 1000})
+    await page.click(f"{CARD} button")
+    await sent(page, 2)
+    views = await shop.views(2)
+    assert [view["counted"] for view in views if not view["dismissed"]] == [False]
+
+    await visit(page)  # the page is left before the time is over: only a beacon can still tell
+    await show(page, shop.options)
+    await page.wait_for_function("told.some((it) => it.name === 'shown')")
+    await sent(page, 1)
+    await page.evaluate("hb.flush = async () => {}; dispatchEvent(new Event('pagehide'))")
+    views = await shop.views(3)
+    assert sum(view["counted"] for view in views) == 1
+    assert await waiting(page) == 1, "a beacon has no answer, so the report is kept"
+    await visit(page)
+    await page.evaluate("(options) => { open(options) }", shop.options)
+    await page.wait_for_function("Object.keys(localStorage).every((key) => !key.startsWith('hb:'))")
+    await shop.views(3)
+    await shop.counted("banners.banner_impressions", 3)
+
+
+async def test_offline_waits_and_online_sends_once(visit: MakePage, shop: Shop) -> None:
+    await shop.banner(z_duration_sec=1)
+    page = await visit()
+    await page.evaluate("(options) => { open(options) }", shop.options)
+    decision = await page.evaluate("hb.decide({placements: ['home']})")
+    await page.context.set_offline(True)
+    await page.evaluate("(one) => { hb.present(document.getElementById('slot'), one) }", decision[0])
+    await page.wait_for_function("told.some((it) => it.name === 'closed')")
+    assert await page.evaluate("hb.decide()") == [], "without a network there is nothing to show, and no error"
+    assert await waiting(page) == 2
+    assert await shop.rows("caps.user_views") == []
+    await page.context.set_offline(False)
+    await sent(page, 2)
+    assert await waiting(page) == 0
+    (view,) = await shop.views(1)
+    assert view["counted"]
+    await shop.counted("banners.banner_impressions", 1)
+
+
+async def test_nobody_is_followed_who_asks_for_it_and_failures_are_empty(visit: MakePage, shop: Shop) -> None:
+    await shop.banner(z_duration_sec=1)
+    page = await visit()
+    await page.evaluate("Object.defineProperty(navigator, 'doNotTrack', {value: '1', configurable: true})")
+    await show(page, shop.options)
+    await page.wait_for_function("told.some((it) => it.name === 'closed')")
+    assert await told(page, "report") == []
+    assert await page.evaluate("Object.keys(localStorage).length + Object.keys(sessionStorage).length") == 0
+
+    await visit(page)
+    await show(page, {**shop.options, "needsConsent": "ads", "user": None})
+    await page.wait_for_function("told.some((it) => it.name === 'closed')")
+    assert await told(page, "report") == []
+    await page.evaluate("hb.consent(['ads']); hb.show(document.getElementById('slot'))")
+    await sent(page, 2)
+    assert await page.evaluate("localStorage.getItem('hb-device') !== null")
+    await page.evaluate("hb.consent([])")
+    assert await page.evaluate("Object.keys(localStorage).length + Object.keys(sessionStorage).length") == 0
+    (view,) = await shop.views(1)
+    assert view["user_id"] != "ada"
+
+    ask = "(options) => open(options).track('signed_up', {plan: 'free'}).then(String, (error) => error.code)"
+    assert await page.evaluate(ask, shop.options) == "EVENTS_NOT_SUPPORTED"
+    for broken in ({"writeKey": "hbw_unknown"}, {"url": "http://127.0.0.1:1"}):
+        assert await page.evaluate("(options) => open(options).decide()", {**shop.options, **broken}) == []
+
+
+async def test_the_script_keeps_to_the_vectors(visit: MakePage) -> None:
+    page = await visit()
+    found = await page.evaluate(
+        """(page) => {
+          const { reportOf, fateOf, fitting, decisionsOf, bodyOf, HORIZON_MS, BATCH_MAX } = Handbill.rules;
+          return {
+            limits: [HORIZON_MS, BATCH_MAX],
+            reports: page.reports.map((v) => reportOf(v.visible_ms, v.how)),
+            fates: page.fates.map((v) => fateOf(v.status, v.retry_after, v.tries)),
+            queues: page.queues.map((v) => fitting(v.at.map((at) => ({ at })), v.now, v.max).map((e) => e.at)),
+            answers: page.answers.map((v) => decisionsOf(v.reply).map((d) => d.banners.map((b) => b.banner_id))),
+            payloads: page.payloads.map((v) => ({
+              impression: bodyOf.impression(v.showing),
+              view: bodyOf.view(v.showing, v.report),
+              click: bodyOf.click(v.showing, v.destination),
+            })),
+          };
+        }""",
+        vectors(),
+    )
+    expected = vectors()
+    assert found["limits"] == [expected["limits"]["horizon_ms"], expected["limits"]["batch_max"]]
+    assert found["reports"] == [vector["report"] for vector in expected["reports"]]
+    assert found["fates"] == [{"keep": vector["keep"], "waitMs": vector["wait_ms"]} for vector in expected["fates"]]
+    assert found["queues"] == [vector["kept"] for vector in expected["queues"]]
+    assert found["answers"] == [vector["banners"] for vector in expected["answers"]]
+    for seen, vector in zip(found["payloads"], expected["payloads"], strict=True):
+        assert seen == {name: vector[name] for name in ("impression", "view", "click")}
+
+
+async def test_a_queue_that_is_full_of_old_things_empties_itself(visit: MakePage) -> None:
+    page = await visit()
+    kept = await page.evaluate(
+        """() => {
+          const now = Date.now(), day = 86400000;
+          const entry = (n, at) => JSON.stringify({kind: "view", body: {n}, at});
+          const put = (n, at) => localStorage.setItem(`hb:hbw_key1:${n}`, entry(n, at));
+          for (let n = 0; n < 300; n++) put(n, now - n * 1000);
+          put("old", now - 40 * day);
+          localStorage.setItem("hb:hbw_key1:torn", "{");
+          const hb = open({url: "http://127.0.0.1:1", writeKey: "hbw_key1"});
+          return hb.queued().map((entry) => entry.body.n);
+        }"""
+    )
+    assert kept == list(range(199, -1, -1))
+    assert await waiting(page) == 200

@@ -1,0 +1,237 @@
+"""Who owns a lane: epochs, leases, shares. Whatever happens to owners, every event is counted once."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from datetime import timedelta
+
+import pytest
+
+from handbill.banners.service import BannerSink
+from handbill.caps.sink import CapsSink
+from handbill.events import lanes as lane_runs
+from handbill.events.batch import Batch
+from handbill.events.consumer import Consumer
+from handbill.events.edge import EdgePolicy
+from handbill.events.model import Impression
+from handbill.events.pipeline.commit import Commit, LaneLost
+from handbill.events.pipeline.steps import STEPS
+from handbill.events.policy import ConsumerPolicy
+from handbill.events.store import EventStore
+from handbill.infra.journal.spill import SpillPolicy
+from handbill.infra.postgres import Database
+from handbill.infra.redis import Redis
+from handbill.infra.sqlfiles import Sql
+from handbill.kit.errors import Throttled
+from handbill.kit.ids import Ids
+from tests.conftest import MakeTenant
+from tests.kit import ledger
+from tests.kit.loop import Loop, loop, own_lanes
+from tests.kit.waiting import eventually
+
+EXPIRE = Sql("update events.lanes set lease_until = now() - interval '1 hour' where lane = any ($1::text[])", "expire")
+MANIFESTS = Sql("select count(*)::int from events.ch_batches where lane = any ($1::text[])", "manifests")
+QUICK = ConsumerPolicy(batch_wait_ms=1, lease_s=1)
+
+
+def names(house: Loop) -> list[str]:
+    return [lane for lane, _ in house.lanes.all()]
+
+
+async def kill(consumer: Consumer) -> None:
+    """The process is gone: nothing is finished, nothing handed back."""
+    tasks = [task for _, task in consumer._runs.values()]
+    if consumer._leader is not None:
+        tasks.append(consumer._leader)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    consumer._runs.clear()
+    consumer._leader = None
+
+
+async def test_an_owner_of_an_older_epoch_commits_nothing(database: Database, redis: Redis, tenant: int) -> None:
+    async with loop(database, redis, main=1) as house:
+        shop = await house.shop(tenant)
+        sent = ledger.events(random.Random(1), [shop], 30, house.clock.now_ms())
+        book = ledger.Ledger()
+        book.note(sent)
+        await house.events.accept(sent)
+        store, sinks = EventStore(), [BannerSink(database), CapsSink(database, house.caps)]
+        commit = Commit(database, store, sinks, Ids(), timedelta(seconds=60))
+        lane = names(house)[0]
+        async with database.worker() as tx:
+            for each, number in house.lanes.all():
+                await store.add_lane(tx, each, number)
+            first = await store.claim(tx, [lane], "first", timedelta(seconds=-1))
+            second = await store.claim(tx, [lane], "second", timedelta(seconds=60))
+            assert await store.claim(tx, [lane], "third", timedelta(seconds=60)) is None
+        assert first is not None
+        assert second is not None
+        assert second.owned.epoch == first.owned.epoch + 1
+        entries = await house.journal.read(lane, first.cursor, events=1_000)
+        bodies = [body for entry in entries for body in entry.bodies]
+
+        def batch(owner: object) -> Batch:
+            made = Batch(owner, first.cursor, entries[-1].id, bodies, first.cursor)  # type: ignore[arg-type]
+            for step in STEPS:
+                made = step(made)
+            return made
+
+        with pytest.raises(LaneLost):
+            await commit(batch(first.owned))
+        assert not await ledger.counted(database, [tenant])
+        assert len((await commit(batch(second.owned))).survivors) == len(sent)
+        with pytest.raises(LaneLost):  # the same range again: the cursor has gone on
+            await commit(batch(second.owned))
+        await ledger.check(database, book)
+
+
+async def test_leases_stolen_in_the_middle_of_the_work(database: Database, redis: Redis, tenant: int) -> None:
+    """Three workers, two lanes: again and again the owner is declared dead while it works."""
+    dice = random.Random(2)
+    async with loop(database, redis, main=1) as house:
+        shop = await house.shop(tenant)
+        book = ledger.Ledger()
+        for _ in range(3):
+            await house.consumer(ConsumerPolicy(batch_events=25, batch_wait_ms=1, lease_s=0.4))
+        for turn in range(12):
+            sent = ledger.events(dice, [shop], 60, house.clock.now_ms(), word=f"t{turn}-")
+            book.note([*sent, *sent[:10]])
+            await house.events.accept([*sent, *sent[:10]])
+            async with database.worker() as tx:
+                await tx.execute(EXPIRE, names(house))
+        for consumer in house.consumers:
+            await consumer.stop()
+        await house.consumer()
+        await house.drained()
+        await ledger.check(database, book)
+
+
+async def test_a_dead_owners_lanes_are_taken_over(database: Database, redis: Redis, tenant: int) -> None:
+    dice = random.Random(3)
+    async with loop(database, redis, main=3) as house:
+        shop = await house.shop(tenant)
+        book = ledger.Ledger()
+        for turn in range(3):
+            consumer = await house.consumer(ConsumerPolicy(batch_events=20, batch_wait_ms=1, lease_s=0.5))
+            sent = ledger.events(dice, [shop], 150, house.clock.now_ms(), word=f"t{turn}-")
+            book.note(sent)
+            await house.events.accept(sent)
+            await eventually(lambda held=consumer: held.lanes(), what="it has a lane")
+            await kill(consumer)
+        await house.consumer(QUICK)
+        await house.drained()
+        await ledger.check(database, book)
+
+
+async def test_lanes_are_shared_and_handed_back(database: Database, redis: Redis) -> None:
+    async with loop(database, redis, main=3) as house:
+        one = await house.consumer(QUICK)
+        await eventually(lambda: len(one.lanes()) == 4, what="the first has all")
+        two = await house.consumer(QUICK)
+
+        def shared() -> bool:
+            return len(one.lanes()) == 2 and sorted(one.lanes() + two.lanes()) == sorted(names(house))
+
+        await eventually(shared, what="they share")
+        await two.stop()
+        await eventually(lambda: len(one.lanes()) == 4, what="the first has all again")
+
+
+async def test_a_lane_nobody_knows_to_be_his_runs_out(database: Database, redis: Redis) -> None:
+    """A claim whose answer was lost, or a release that was not heard: the table says ours, and nobody works on it."""
+    async with loop(database, redis, main=1) as house:
+        consumer = await house.consumer(QUICK, start=False)
+        store = EventStore()
+        async with database.worker() as tx:
+            for lane, number in house.lanes.all():
+                await store.add_lane(tx, lane, number)
+            assert await store.claim(tx, names(house), consumer._worker, timedelta(seconds=0.5))
+        await consumer.start()
+        await eventually(lambda: len(consumer.lanes()) == 2, what="both lanes are worked on")
+
+
+async def test_the_journal_is_trimmed_behind_and_never_before(
+    database: Database, redis: Redis, tenant: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lane_runs, "_TRIM_EVERY_S", 0.0)
+    dice = random.Random(5)
+    async with loop(database, redis, main=2) as house:
+        shop = await house.shop(tenant)
+        book = ledger.Ledger()
+        for _ in range(2):
+            await house.consumer(ConsumerPolicy(batch_events=20, batch_wait_ms=1, lease_s=2, trim_after_s=0))
+        for turn in range(10):
+            sent = ledger.events(dice, [shop], 50, house.clock.now_ms(), word=f"t{turn}-")
+            book.note(sent)
+            await house.events.accept(sent)
+            if turn % 3 == 0:
+                async with database.worker() as tx:
+                    await tx.execute(EXPIRE, names(house))
+        await house.drained()
+        await ledger.check(database, book)
+
+        async def short() -> bool:
+            left = [await redis.call("XLEN", house.keys.tagged("journal", lane)) for lane in names(house)]
+            async with database.worker() as tx:
+                return max(left) <= 1 and await tx.fetchval(MANIFESTS, names(house)) == 0
+
+        await eventually(short, what="what is counted is forgotten")
+
+
+async def test_a_noisy_tenant_never_holds_up_the_others(
+    database: Database, redis: Redis, make_tenant: MakeTenant
+) -> None:
+    """Law 12 for tenants: the noise goes to a lane of its own, which works a small share of the time."""
+    noisy, quiet = await make_tenant(), await make_tenant()
+    policy = EdgePolicy(spill=SpillPolicy(floor=0.5, share=0.3, tau_s=100, hold_s=1_000))
+    async with loop(database, redis, lanes=own_lanes(1), edge=policy) as house:
+        loud, calm = await house.shop(noisy), await house.shop(quiet)
+        dice = random.Random(6)
+        now = house.clock.now_ms()
+        book = ledger.Ledger()
+        noise = ledger.events(dice, [loud], 2_000, now)
+        for start in range(0, len(noise), 10):  # an entry is never cut in two: small ones make a long way
+            await house.events.accept(noise[start : start + 10])
+        words = ledger.events(dice, [calm], 100, now)
+        await house.events.accept(words)
+        book.note(words)
+        main, overflow = names(house)
+        held = await house.journal.lag(overflow, "0-0")
+        assert held.events > 1_900
+        slow = await house.consumer(ConsumerPolicy(batch_events=10, batch_wait_ms=0, lease_s=600, overflow_share=0.01))
+        runs = slow._runs
+        end = (await house.journal.read(main, "0-0", events=100_000))[-1].id
+        await eventually(
+            lambda: len(runs) == 2 and runs[main][0].projected == end, what="the main lane is done, the other is owned"
+        )
+        await ledger.check(database, book)
+        assert (await house.journal.lag(overflow, runs[overflow][0].cursor)).events > 1_000
+        await slow.stop()
+        house.consumers.remove(slow)
+        await house.consumer(ConsumerPolicy(batch_wait_ms=1, overflow_share=1.0))
+        await house.drained()
+        book.note(noise)
+        await ledger.check(database, book)
+
+
+async def test_the_edge_sheds_when_the_lanes_are_too_far_behind(database: Database, redis: Redis, tenant: int) -> None:
+    async with loop(database, redis, main=1, edge=EdgePolicy(threshold=50, retry_after_s=7)) as house:
+        shop = await house.shop(tenant)
+        now = house.clock.now_ms()
+        sent = [Impression(tenant, f"e{n}", now, now, shop.banners[0]) for n in range(60)]
+        await house.events.accept(sent)
+        await house.edge.look()
+        with pytest.raises(Throttled) as told:
+            await house.events.accept([Impression(tenant, "late", now, now, shop.banners[0])])
+        assert told.value.retry_after == 7
+        await house.consumer()
+        await house.drained()
+        await house.edge.look()
+        await house.events.accept([Impression(tenant, "late", now, now, shop.banners[0])])
+        await house.drained()
+        book = ledger.Ledger()
+        book.note([*sent, Impression(tenant, "late", now, now, shop.banners[0])])
+        await ledger.check(database, book)

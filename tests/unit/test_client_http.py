@@ -1,0 +1,195 @@
+"""The Python client against a server that answers as it is told: retries, batches, the queue, and every failure."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from aiohttp import web
+
+from handbill.client import AsyncClient, Client, Decision, Outbox
+from handbill.client.model import Banner, Outcome, Showing, State
+from handbill.client.rules import HORIZON_MS
+from tests.kit.waiting import eventually
+
+BANNER = Banner("0190163d-8694-739b-aea5-966c26f8ad91", 3)
+PLACE = Decision("home", "0190163d-8694-739b-aea5-966c26f8ad92", (BANNER,))
+NOBODY = "http://127.0.0.1:1"
+
+
+class Server:
+    """Remembers what it was sent; answers from a list, and 202 when the list is empty."""
+
+    def __init__(self) -> None:
+        self.answers: list[tuple[int, dict[str, str], Any]] = []
+        self.seen: list[tuple[str, dict[str, str], Any]] = []
+        self.url = ""
+
+    async def handle(self, request: web.Request) -> web.Response:
+        body = await request.read()
+        self.seen.append((request.path_qs, dict(request.headers), json.loads(body) if body else None))
+        status, headers, answer = self.answers.pop(0) if self.answers else (202, {}, {"message": "", "data": None})
+        if isinstance(answer, str):
+            return web.Response(status=status, headers=headers, text=answer)
+        return web.json_response(answer, status=status, headers=headers)
+
+    def says(self, status: int, answer: Any = None, **headers: str) -> None:
+        self.answers.append((status, headers, answer))
+
+    def ids(self) -> list[str]:
+        """The event ids of all views that came, in order."""
+        bodies = [body for _, _, body in self.seen]
+        return [view["event_id"] for body in bodies for view in body.get("events", [body])]
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Server]:
+    made = Server()
+    app = web.Application()
+    app.router.add_route("*", "/{tail:.*}", made.handle)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    made.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    yield made
+    await runner.cleanup()
+
+
+def showing(user: str = "ada") -> Showing:
+    return PLACE.showing(BANNER, user=user)
+
+
+async def test_a_decision_and_what_is_asked(server: Server) -> None:
+    server.says(200, {"decisions": [msgspec.to_builtins(PLACE)]})
+    server.says(200, {"banners": [BANNER.banner_id], "user_id": "ada"})
+    async with AsyncClient(server.url, write_key="hbw_x", token="jwt") as client:
+        found = await client.decide(user_id="ada", placements=["home"], context={"country": "NP"})
+        assert found == [PLACE]
+        assert [str(one) for one in await client.banners(user_id="ada")] == [BANNER.banner_id]
+        assert client.failures == 0
+    path, headers, body = server.seen[0]
+    assert path == "/v1/decide"
+    assert (headers["X-Write-Key"], headers["Authorization"]) == ("hbw_x", "Bearer jwt")
+    assert body == {"user_id": "ada", "placements": ["home"], "context": {"country": "NP"}}
+
+
+async def test_any_failure_is_an_empty_list(server: Server) -> None:
+    async with AsyncClient(server.url, write_key="hbw_x") as client:
+        for status, answer in (
+            (500, "oops"),
+            (503, {"code": "BUSY"}),
+            (200, "<html>"),
+            (401, {}),
+            (302, ""),
+            (200, []),
+        ):
+            server.says(status, answer)
+            assert await client.decide(user_id="ada") == []
+            server.says(status, answer)
+            assert await client.banners(user_id="ada") == []
+    async with AsyncClient(NOBODY, write_key="hbw_x") as client:
+        assert await client.decide(user_id="ada") == []
+        assert await client.banners(user_id="ada") == []
+        assert client.failures == 2
+
+
+async def test_a_report_is_kept_queued_or_refused(server: Server) -> None:
+    async with AsyncClient(server.url, write_key="hbw_x") as client:
+        assert (await client.impression(showing())).kept
+        assert (await client.click(showing(), "/summer")).kept
+        server.says(404, {"code": "BANNER_NOT_FOUND"})
+        assert await client.view(showing(), visible_ms=3000) == Outcome(State.REFUSED, "BANNER_NOT_FOUND")
+        server.says(400, "not json")
+        assert await client.view(showing(), visible_ms=3000) == Outcome(State.REFUSED, "HTTP_400")
+        assert client.waiting == 0
+        server.says(503, {"code": "BUSY"}, **{"Retry-After": "3600"})
+        assert (await client.view(showing(), visible_ms=3000)).state is State.QUEUED
+        asked = len(server.seen)
+        assert (await client.view(showing(), visible_ms=3000)).state is State.QUEUED
+        assert len(server.seen) == asked, "the server asked for patience"
+        assert client.waiting == 2
+
+
+async def test_what_was_refused_for_now_comes_again_by_itself_with_the_same_id(server: Server) -> None:
+    server.says(429, {"code": "THROTTLED"}, **{"Retry-After": "1"})
+    async with AsyncClient(server.url, write_key="hbw_x") as client:
+        assert (await client.view(showing(), visible_ms=3000)).state is State.QUEUED
+        await eventually(lambda: client.waiting == 0)
+    first, second = server.ids()
+    assert first == second
+
+
+async def test_batches_hold_one_kind_and_name_their_refusals(server: Server) -> None:
+    outbox = Outbox()
+    async with AsyncClient(server.url, write_key="hbw_x", outbox=outbox) as client:
+        for _ in range(120):
+            await client.view(showing(), visible_ms=3000, send=False)
+        await client.impression(showing(), send=False)
+        assert not server.seen
+        server.says(202, {})
+        rejected = [{"index": 1, "code": "NOT_YOUR_USER", "detail": "", "faults": []}]
+        server.says(202, {"message": "", "data": {"accepted": 49, "rejected": rejected}})
+        found = await client.flush()
+        assert client.waiting == 0
+    sizes = [(path, len(body.get("events", [body]))) for path, _, body in server.seen]
+    assert sizes == [
+        ("/api/banners/events/impression", 1), ("/views/batch", 50), ("/views/batch", 50), ("/views/batch", 20),
+    ]  # fmt: skip
+    assert [(number, one.code) for number, one in found.items() if not one.kept] == [(2, "NOT_YOUR_USER")]
+
+
+async def test_a_queue_in_a_file_outlives_its_process(server: Server, tmp_path: Path) -> None:
+    path = tmp_path / "reports.jsonl"
+    async with AsyncClient(NOBODY, write_key="hbw_x", outbox=Outbox(path)) as client:
+        for _ in range(3):
+            assert (await client.view(showing(), visible_ms=3000)).state is State.QUEUED
+    with path.open("ab") as file:
+        file.write(b'{"put": {"id": 9, "at"')  # a crash in the middle of a line
+    async with AsyncClient(server.url, write_key="hbw_x", outbox=Outbox(path)) as client:
+        assert client.waiting == 3
+        await client.flush()
+        assert client.waiting == 0
+    assert len(set(server.ids())) == 3
+    again = Outbox(path)
+    assert len(again) == 0
+    again.close()
+
+
+def test_a_queue_is_bounded_in_number_and_in_age(tmp_path: Path) -> None:
+    now = [1_750_334_400_000]
+    for path in (None, tmp_path / "queue.jsonl"):
+        outbox = Outbox(path, limit=100, clock=lambda: now[0])
+        for number in range(1_500):
+            now[0] += 1
+            outbox.put("view", {"n": number})
+        assert [entry.body["n"] for entry in outbox.waiting()] == list(range(1_400, 1_500))
+        now[0] += HORIZON_MS - 50
+        assert [entry.body["n"] for entry in outbox.waiting()] == list(range(1_450, 1_500))
+        now[0] += HORIZON_MS
+        assert outbox.waiting() == []
+        outbox.close()
+    assert (tmp_path / "queue.jsonl").stat().st_size < 200_000
+
+
+async def test_the_client_without_await(server: Server) -> None:
+    def shop() -> None:
+        server.says(200, {"decisions": [msgspec.to_builtins(PLACE)]})
+        with Client(server.url, write_key="hbw_x") as client:
+            assert client.decide(user_id="ada") == [PLACE]
+            assert client.impression(showing()).kept
+            assert client.view(showing(), visible_ms=900, how="dismiss").kept
+            assert client.click(showing(), "/x", send=False).state is State.QUEUED
+            assert client.waiting == 1
+            assert [one.kept for one in client.flush().values()] == [True]
+            server.says(200, {"banners": [], "user_id": "ada"})
+            assert client.banners(user_id="ada") == []
+        client.close()
+
+    await asyncio.to_thread(shop)
+    assert server.seen[2][2]["dismissed"] is True

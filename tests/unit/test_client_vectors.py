@@ -1,0 +1,82 @@
+"""The Python client against the page of vectors, and handbill.js as far as it can be judged without a browser."""
+
+from __future__ import annotations
+
+import gzip
+from importlib.resources import files
+from typing import Any
+
+import msgspec
+import pytest
+
+from handbill.banners.wire import ImpressionIn, ViewIn, one
+from handbill.client import rules
+from handbill.client.model import Banner, Fate, Report, Showing
+from handbill.events.model import HORIZON_DAYS
+from handbill.kit.errors import Invalid
+from tests.kit.vectors import vectors
+
+PAGE = vectors()
+
+
+def showing_of(vector: dict[str, Any]) -> Showing:
+    return msgspec.convert({**vector, "banner": msgspec.convert(vector["banner"], Banner)}, Showing)
+
+
+def test_what_a_showing_reports() -> None:
+    for vector in PAGE["reports"]:
+        found = rules.report_of(vector["visible_ms"], vector["how"])
+        assert found == Report(**vector["report"]), vector["why"]
+        counted = found.dismissed or found.view_duration_ms >= vector["z_duration_sec"] * 1000
+        assert counted is vector["counted"], vector["why"]
+        assert (not counted and found.view_duration_ms < 500) is vector["accidental"], vector["why"]
+
+
+def test_what_becomes_of_a_report() -> None:
+    for vector in PAGE["fates"]:
+        found = rules.fate_of(vector["status"], vector["retry_after"], vector["tries"])
+        assert found == Fate(vector["keep"], vector["wait_ms"]), vector["why"]
+
+
+def test_what_a_queue_keeps() -> None:
+    for vector in PAGE["queues"]:
+        found = rules.fitting([(at, at) for at in vector["at"]], vector["now"], vector["max"])
+        assert [at for at, _ in found] == vector["kept"], vector["why"]
+
+
+def test_what_an_answer_holds() -> None:
+    for vector in PAGE["answers"]:
+        found = rules.decisions_of(vector["reply"])
+        assert [[banner.banner_id for banner in one.banners] for one in found] == vector["banners"], vector["why"]
+
+
+def test_what_is_sent_and_that_the_server_reads_it() -> None:
+    for vector in PAGE["payloads"]:
+        showing = showing_of(vector["showing"])
+        assert rules.impression(showing) == vector["impression"], vector["why"]
+        assert rules.view(showing, Report(**vector["report"])) == vector["view"], vector["why"]
+        assert rules.click(showing, vector["destination"]) == vector["click"], vector["why"]
+        assert one(ImpressionIn, msgspec.json.encode(vector["impression"])).correlationId
+        assert one(ViewIn, msgspec.json.encode(vector["view"])).event_id
+
+
+def test_the_ids_that_a_server_takes() -> None:
+    body = PAGE["payloads"][0]["view"]
+    for accepted in [*PAGE["event_ids"]["accepted"], "x" * PAGE["limits"]["event_id_max"]]:
+        assert one(ViewIn, msgspec.json.encode({**body, "event_id": accepted})).event_id == accepted
+    for refused in [*PAGE["event_ids"]["refused"], "x" * (PAGE["limits"]["event_id_max"] + 1)]:
+        with pytest.raises(Invalid):
+            one(ViewIn, msgspec.json.encode({**body, "event_id": refused}))
+
+
+def test_the_limits_are_the_same_everywhere() -> None:
+    limits = PAGE["limits"]
+    assert limits["horizon_ms"] == rules.HORIZON_MS < HORIZON_DAYS * 86_400_000
+    assert limits["batch_max"] == rules.BATCH_MAX
+    assert limits["accidental_close_ms"] == rules.ACCIDENTAL_MS
+    assert limits["duration_max_ms"] == rules.DAY_MS
+
+
+def test_the_script_is_small() -> None:
+    script = files("handbill.client").joinpath("handbill.js").read_bytes()
+    assert len(gzip.compress(script, 9)) < 8_192
