@@ -173,7 +173,7 @@ async def latencies(built: House, tenants: Tenants, rate: float, seconds: float)
 
 async def body(options: Options) -> Result:
     keys = options.scaled(20_000_000, 200_000)
-    number = options.scaled(1_000_000, 100_000)
+    number = options.scaled(1_000_000, 150_000)
     lease = options.scaled(6, 2)
     dice = random.Random(11)
     ledger = Ledger()

@@ -7,19 +7,21 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from importlib.resources import files
 from typing import Any
 
 import aiohttp
 import asyncpg
+import jwt
 import pytest
 from aiohttp import web
 from playwright.async_api import Browser, Page, async_playwright
 
 from handbill.infra.postgres import Database
 from handbill.infra.redis import Redis
-from handbill.tenants.model import NewKey
+from handbill.tenants.model import JwtRules, NewKey, SettingsPatch, TenantPatch
 from handbill.tenants.service import TenantService
 from tests.kit.engines import Engines
 from tests.kit.optional import need
@@ -27,6 +29,7 @@ from tests.kit.processes import process
 from tests.kit.waiting import eventually
 
 SEAL = "a seal key for tests"
+SECRET = "the shop's own secret, thirty-two bytes long"
 ARGUMENTS = [
     "--no-sandbox",
     "--disable-dev-shm-usage",
@@ -149,6 +152,11 @@ class Shop:
             assert reply.status < 300, await reply.text()
             return await reply.json()
 
+    def proved(self, user: str) -> dict[str, Any]:
+        """Options of somebody who signed in: the shop's own token says who they are."""
+        claims = {"sub": user, "exp": datetime.now(UTC) + timedelta(hours=1)}
+        return {**self.options, "user": user, "token": jwt.encode(claims, SECRET, algorithm="HS256")}
+
     async def rows(self, table: str) -> list[dict[str, Any]]:
         """What was counted for this tenant, as it stands in PostgreSQL."""
         connection = await asyncpg.connect(self.postgres_url)
@@ -181,6 +189,8 @@ async def shop(
     tenants = TenantService(database, redis, seal_key=sha256(SEAL.encode()).digest())
     write = await tenants.create_key(tenant, NewKey(kind="write", name="shop"), actor="test")
     secret = await tenants.create_key(tenant, NewKey(kind="secret", name="desk", scopes=["*"]), actor="test")
+    patch = TenantPatch(settings=SettingsPatch(jwt=JwtRules(kind="hs256"), jwt_secret=SECRET))
+    await tenants.change_tenant(tenant, patch, actor="test")
     await tenants.stop()
     env = {**handbill_env, "HANDBILL_TENANTS__SEAL_KEY": SEAL, "HANDBILL_API__KILL_TIMEOUT_S": "2"}
     async with process("api", env=env) as api, process("worker", "--only", "consume", env=env) as worker:

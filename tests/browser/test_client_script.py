@@ -110,7 +110,7 @@ async def test_a_dismissal_counts_and_a_quick_close_does_not(visit: MakePage, sh
 async def test_offline_waits_and_online_sends_once(visit: MakePage, shop: Shop) -> None:
     await shop.banner(z_duration_sec=1)
     page = await visit()
-    await page.evaluate("(options) => { open(options) }", shop.options)
+    await page.evaluate("(options) => { open(options) }", shop.proved("cyd"))
     decision = await page.evaluate("hb.decide({placements: ['home']})")
     await page.context.set_offline(True)
     await page.evaluate("(one) => { hb.present(document.getElementById('slot'), one) }", decision[0])
@@ -122,7 +122,7 @@ async def test_offline_waits_and_online_sends_once(visit: MakePage, shop: Shop) 
     await sent(page, 2)
     assert await waiting(page) == 0
     (view,) = await shop.views(1)
-    assert view["counted"]
+    assert (view["counted"], view["user_id"], view["marks"]) == (True, "cyd", [])
     await shop.counted("banners.banner_impressions", 1)
 
 

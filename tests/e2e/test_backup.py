@@ -208,6 +208,12 @@ def test_a_damaged_or_newer_backup_is_refused_before_anything_is_touched(saved: 
 def test_a_place_without_a_backup(tmp_path: Path) -> None:
     with pytest.raises(Broken, match="no backup at"), unpacked(tmp_path / "nothing.tar"):
         pass
+    outside = tmp_path / "outside.tar"
+    with tarfile.open(outside, "w") as tar:
+        tar.addfile(tarfile.TarInfo("../escaped"))
+    with pytest.raises(Broken, match="is no backup"), unpacked(outside):
+        pass
+    assert not (tmp_path / "escaped").exists()
     (tmp_path / "text.tar").write_text("no tar")
     with pytest.raises(Broken, match="is no backup"), unpacked(tmp_path / "text.tar"):
         pass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import uuid
 from collections.abc import AsyncIterator
@@ -127,7 +128,7 @@ async def test_replies_and_refusals_are_those_of_the_contract(
     )
     (await api("POST", f"{EVENTS}/impression", json=shop.impression(pageUrl="a\0b"))).problem(400, "BAD_TEXT")
     (await api("GET", f"{EVENTS}/impression")).problem(405, "METHOD_NOT_ALLOWED")
-    large = b" " * (1 << 20) + b"{}"
+    large = io.BytesIO(b" " * (1 << 20) + b"{}")
     (await api("POST", f"{EVENTS}/impression", data=large, headers={"Content-Type": "text/plain"})).problem(
         413, "TOO_LARGE"
     )

@@ -109,7 +109,11 @@ class Loop:
                     return False
             return all(run.projected == run.cursor for consumer in self.consumers for run, _ in consumer._runs.values())
 
-        await eventually(done, what="the lanes are drained")
+        try:
+            await eventually(done, timeout=120, what="the lanes are drained")
+        except AssertionError as error:
+            told = [(each.lanes(), each._pulse.last_error, repr(each._leader)) for each in self.consumers]
+            raise AssertionError(f"{error}; consumers: {told}") from error
 
     async def allowed(self, tenant: int, user: str, banner: Banner, now_ms: int) -> bool:
         """Has the banner's own cap room for this user?"""

@@ -119,7 +119,7 @@ class CapsHouse:
 
     async def wipe(self) -> None:
         """What a wiped Redis is to the caps: every value and the mark gone."""
-        subjects = [Subject(self.tenant, user) for user in ("ann", "bob", "cid")]
+        subjects = [Subject(self.tenant, user, kind) for user in ("ann", "bob", "cid") for kind in ("user", "alone")]
         subjects += [Subject(self.tenant, device, "device") for device in ("d", "e")]
         subjects += [Subject(self.tenant, f"{user}\0{s}", "session") for user in ("ann", "bob") for s in ("s", "t")]
         names = [self.store.key(subject) for subject in subjects]

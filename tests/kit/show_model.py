@@ -27,7 +27,9 @@ class Who(NamedTuple):
         """Whose count a limit looks at; None: it does not bind."""
         if by == "session":
             return ("session", self.user, self.session) if self.session else None
-        return ("device", self.device) if by == "device" and self.device else ("user", self.user)
+        if by == "device":
+            return ("device", self.device) if self.device else ("alone", self.user)
+        return ("user", self.user)
 
 
 class Saw(NamedTuple):

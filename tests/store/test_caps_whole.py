@@ -43,12 +43,12 @@ async def test_a_device_is_one_viewer_whoever_holds_it(house: CapsHouse) -> None
     nameless = house.view("c", user="ann", device=None)
     await house.accept(nameless)
     await house.commit(first, second, nameless)
-    before = await house.raw("d", "device"), await house.raw("ann")
+    before = await house.raw("d", "device"), await house.raw("ann", "alone")
     assert all(before)
     await house.wipe()
     assert not await house.free(house.viewer("cid"), rules), "PostgreSQL finds a device by its users"
     await house.caps.rebuild("again")
-    assert (await house.raw("d", "device"), await house.raw("ann")) == before
+    assert (await house.raw("d", "device"), await house.raw("ann", "alone")) == before
 
 
 async def test_a_session_has_its_own_count_and_ends_by_itself(house: CapsHouse) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import jwt as pyjwt
 import pytest
 
+from handbill.banners import decide
 from handbill.banners.model import CapRule, DecidingPatch, NewPlacement, PlacementView, Variant
 from handbill.banners.serving import Serving
 from handbill.banners.show import Show, ShowPolicy
@@ -18,11 +19,13 @@ from handbill.banners.throttle import Throttle
 from handbill.banners.views import Views
 from handbill.infra.postgres import Database
 from handbill.infra.redis import Redis
+from handbill.infra.sqlfiles import Sql
 from handbill.kit.errors import Busy, Forbidden, HandbillError, Invalid, NotFound, Throttled, Unauthorized
 from handbill.kit.fast import FastRequest
 from handbill.tenants.model import JwtRules, NewKey, SettingsPatch, TenantPatch
 from tests.kit.clocks import FakeClock
 from tests.kit.loop import Loop, loop
+from tests.kit.waiting import eventually
 
 KEY = b"a key of the installation"
 SECRET = "a-secret-of-at-least-32-characters-x"
@@ -320,6 +323,20 @@ async def test_without_engines_it_remembers_then_shows_nothing(shop: Shop, monke
     assert await shop.ids("stranger") == [[]], "and otherwise shows nothing, with 200"
 
 
+async def test_a_large_catalogue_is_made_ready_beside_the_loop(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decide, "_QUICK", 0)
+    old = await shop.banner()
+    assert await shop.ids() == [[str(old.banner_id)]], "the first question waits for the plan"
+    new = await shop.banner()
+    assert await shop.ids() == [[str(old.banner_id)]], "then the plan before stands in"
+
+    async def changed() -> bool:
+        return await shop.ids() == [[str(new.banner_id)]]
+
+    await eventually(changed, what="the new plan")
+    await shop.show.decider.stop()
+
+
 async def test_get_banners_decides_the_same_way(shop: Shop) -> None:
     low = await shop.banner(priority=-1)
     dutch = await shop.banner(targeting={"country": "NL"})
@@ -342,3 +359,26 @@ async def test_a_followed_link_leads_to_the_banners_own_address(shop: Shop) -> N
     shop.clock.advance(days=1)
     with pytest.raises(NotFound):
         await public.follow(token, None, "1.2.3.4", ())
+
+
+async def test_views_and_clicks_carry_the_variant_and_clicks_count_once(shop: Shop) -> None:
+    await shop.loop.consumer()
+    await shop.banner(cta_link="/a", variants=[Variant("red", cta_link="/red"), Variant("blue", cta_link="/blue")])
+    shown = (await shop.decide())["decisions"][0]["banners"][0]
+    shop.clock.advance(seconds=5)
+    told = {"banner_id": shown["banner_id"], "user_id": "ann", "event_id": "v1", "view_duration_ms": 3_000}
+    await shop.views.view(shop.request({**told, "token": shown["token"]}, path="/views"))
+    await shop.views.view(shop.request({**told, "event_id": "v2"}, path="/views"))
+    for click_id in (None, None, "again", "again"):
+        assert await shop.show.public.follow(shown["token"], click_id, "1.2.3.4", ()) == f"/{shown['variant']}"
+    await shop.loop.drained()
+    async with shop.loop.database.tenant(shop.tenant) as tx:
+        views = await tx.fetch(SEEN, shop.tenant)
+        clicks = await tx.fetch(CLICKED, shop.tenant)
+    assert {row["event_id"]: row["variant"] for row in views} == {"v1": shown["variant"], "v2": None}
+    face = shown["variant"]
+    assert [(row["destination_url"], row["variant"]) for row in clicks] == [(f"/{face}", face)] * 2
+
+
+SEEN = Sql("select event_id, variant from caps.user_views where tenant_id = $1", "seen", "tests")
+CLICKED = Sql("select destination_url, variant from banners.banner_clicks where tenant_id = $1", "clicked", "tests")

@@ -24,7 +24,7 @@ from handbill.kit.telemetry import metrics
 
 _REMEMBERED = 20_000
 _RULE_COST = 20
-_QUICK = 1_000
+_QUICK = 500
 _AGAIN = 5
 """How often the next best is tried when a strict banner gets no slot."""
 
@@ -79,6 +79,10 @@ class Decider:
             making = self._making[tenant_id] = asyncio.create_task(self._made(snapshot, plan), name="plan")
             making.add_done_callback(lambda _: self._making.pop(tenant_id, None))
         return plan if plan is not None else await asyncio.shield(making)
+
+    async def stop(self) -> None:
+        """Let plans that are being made come to their end: a thread cannot be called back."""
+        await asyncio.gather(*self._making.values(), return_exceptions=True)
 
     async def _made(self, snapshot: Snapshot, before: Plan | None) -> Plan:
         return self._ready(await asyncio.to_thread(Plan, snapshot, before.pieces if before is not None else None))

@@ -1,8 +1,8 @@
 """What the catalogue says about caps, in the caps' own words.
 
-A banner's x in y hours is its first window; further rules of the banner stand beside it, counted for its user or device,
-or for the session. Its campaign and the placement it is shown in may have rules of their own: a banner is shown only
-when all of them have room.
+A banner's x in y hours is its first window; further rules of the banner stand beside it, counted for its user or
+device, or for the session. Its campaign and the placement it is shown in may have rules of their own: a banner is
+shown only when all of them have room.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ class BannersService:
         self.schedule = Schedule(database, redis, catalogue)
         self.rollup = Rollup(database, clock, ids)
         self.stats = Stats(database, tenants.directory, clock)
-        self.retention = Retention(database, clock, days=retention_days)
+        self.retention = Retention(database, clock, days=retention_days, archive=caps.archive_month)
         self.erasure = Erasure(database)
         self.importer = Importer(catalogue, events, clock)
         self._events = events

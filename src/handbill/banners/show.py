@@ -62,5 +62,6 @@ class Show:
         await self._rates.start()
 
     async def stop(self) -> None:
+        await self.decider.stop()
         await self._rates.stop()
         await self._countries.stop()

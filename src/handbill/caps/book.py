@@ -75,12 +75,13 @@ def changes(
     return found
 
 
+_BY = {"user": By.USER, "device": By.DEVICE, "alone": By.DEVICE, "session": By.SESSION}
+
+
 def limits_for(book: Book, subject: Subject, scope: int) -> Limits | None:
-    """The limits that a scope in this subject's value is kept by. In a user's value a device's rule may stand in."""
-    rules = {rule.by: rule.limits for rule in book.rules(subject.tenant_id, scope & ~LEASED)}
-    if subject.kind == "session":
-        return rules.get(By.SESSION)
-    return rules.get(By.DEVICE) if subject.kind == "device" else rules.get(By.USER) or rules.get(By.DEVICE)
+    """The limits that a scope in this subject's value is kept by, its leases too."""
+    by = _BY[subject.kind]
+    return next((rule.limits for rule in book.rules(subject.tenant_id, scope & ~LEASED) if rule.by is by), None)
 
 
 def sweep_ms(book: Book, tenant_id: int | None) -> int:

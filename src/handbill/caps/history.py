@@ -93,7 +93,7 @@ class History:
             limits = limits_for(self._book, subject, each)
             if limits is None or limits.horizon_ms != FOREVER_MS:
                 continue
-            if each in past.totals and any(rule.by is By.USER for rule in self._book.rules(subject.tenant_id, each)):
+            if each in past.totals:
                 totals[each] = (past.totals[each], limits)
             elif each in past.archived:
                 rows = sum(change.scope == each for change in found)

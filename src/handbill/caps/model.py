@@ -44,7 +44,7 @@ class By(IntEnum):
     """Whose views are counted together. Each is a subject with a value of its own."""
 
     USER = 0
-    DEVICE = 1  # a view or request without a device counts for its user
+    DEVICE = 1  # without a device: the user's views that had none
     SESSION = 2  # of one user; without a session such a limit does not bind
 
 
@@ -107,7 +107,10 @@ class Rule(msgspec.Struct, frozen=True):
 
 
 class Subject(msgspec.Struct, frozen=True):
-    """Whose value it is: a person or user id, a device, a session."""
+    """Whose value it is: a person or user id, a device, a session; "alone" is a user without a device.
+
+    The last is apart from the user's own value: that one keeps what was counted by user, whatever the device.
+    """
 
     tenant_id: int
     id: str
@@ -126,8 +129,9 @@ class Viewer(msgspec.Struct, frozen=True):
         """The subject a rule counts for; None where the rule does not bind."""
         if by is By.SESSION:
             return Subject(self.tenant_id, f"{self.user_id}\0{self.session_id}", "session") if self.session_id else None
-        if by is By.DEVICE and self.device_id:
-            return Subject(self.tenant_id, self.device_id, "device")
+        if by is By.DEVICE:
+            alone = Subject(self.tenant_id, self.user_id, "alone")
+            return Subject(self.tenant_id, self.device_id, "device") if self.device_id else alone
         return Subject(self.tenant_id, self.user_id)
 
 

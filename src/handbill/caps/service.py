@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from datetime import date, timedelta
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -228,18 +229,20 @@ class CapsService:
     # --- people
     async def merge(self, tenant_id: int, survivor: str, other: str) -> None:
         """Two ids turned out to be one person: the other's views become the survivor's, late ones too."""
-        source, target = Subject(tenant_id, other), Subject(tenant_id, survivor)
-        while value := await self._store.raw(source):
-            told = ledger.changes_of(value, lambda each: limits_for(self.book, source, each))
-            await self._store.run(self._commands({target: told}))
-            if await self._store.forget(source, value):
-                return
+        for kind in ("user", "alone"):
+            source, target = Subject(tenant_id, other, kind), Subject(tenant_id, survivor, kind)
+            while value := await self._store.raw(source):
+                told = ledger.changes_of(value, partial(limits_for, self.book, source))
+                await self._store.run(self._commands({target: told}))
+                if await self._store.forget(source, value):
+                    break
 
     async def erase(self, tenant_id: int, user_id: str) -> Mapping[str, int]:
         """Forget who it was: the value goes, rows that are counted stay without a name. Safe to repeat."""
         async with self._database.worker() as tx:
             cleared = await self.views.erase(tx, tenant_id, user_id)
-        await self._store.drop(Subject(tenant_id, user_id))
+        for kind in ("user", "alone"):
+            await self._store.drop(Subject(tenant_id, user_id, kind))
         return cleared
 
     # --- retention
@@ -292,13 +295,9 @@ class CapsService:
 
 
 def _subjects(viewer: Viewer, kinds: Sequence[By]) -> dict[Subject, By]:
-    """Whose values to read, each once; the user's always, for it stands in for a device that is not known."""
-    found = {Subject(viewer.tenant_id, viewer.user_id): By.USER}
-    for by in kinds:
-        subject = viewer.subject(by)
-        if subject is not None:
-            found.setdefault(subject, by)
-    return found
+    """Whose values to read."""
+    found = {viewer.subject(by): by for by in kinds or _USER}
+    return {subject: by for subject, by in found.items() if subject is not None}
 
 
 def _caps(

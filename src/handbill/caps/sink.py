@@ -5,6 +5,7 @@ The pipeline stands above this room, so its rows are described here by what is r
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from datetime import date
 from typing import Protocol, cast
@@ -12,6 +13,9 @@ from typing import Protocol, cast
 from handbill.caps.service import CapEntry, CapsService, NewView, moves_of
 from handbill.infra.postgres import Database, Tx
 from handbill.kit.clock import from_ms
+
+_KNOWN_S = 60.0
+"""For how long a month that was there is taken to be there still."""
 
 
 class ViewEvent(Protocol):
@@ -61,9 +65,13 @@ class CapsSink:
         self._database = database
         self._caps = caps
         self._months: set[date] = set()
+        self._known_until = 0.0
 
     async def prepare(self, rows: Sequence[AnyRow]) -> None:
         """The month of every view exists before the transaction begins."""
+        if time.monotonic() > self._known_until:  # retention may drop a month that an import of history wants again
+            self._months.clear()
+            self._known_until = time.monotonic() + _KNOWN_S
         wanted = {from_ms(event.at).date().replace(day=1) for _, event in _views(rows)}
         for month in sorted(wanted - self._months):
             async with self._database.worker() as tx:

@@ -111,11 +111,11 @@ class ViewStore:
     async def of(self, tx: Tx, subject: Subject) -> Past:
         """Counted views whose rows are still there, and what the totals say beyond them."""
         tenant_id = subject.tenant_id
-        user_id = subject.id.partition("\0")[0]
         if subject.kind == "device":
             rows = await tx.fetch(S.views_of_device, tenant_id, subject.id, _MOST_OF_ONE)
         else:
-            rows = await tx.fetch(S.views_of_user, tenant_id, user_id, _MOST_OF_ONE)
+            user_id = subject.id.partition("\0")[0]
+            rows = await tx.fetch(S.views_of_user, tenant_id, user_id, _MOST_OF_ONE, subject.kind)
         found = Past([], {}, {})
         for row in rows:
             if row["total"] is None:

@@ -18,13 +18,14 @@ from handbill.events.policy import ConsumerPolicy
 from handbill.events.store import EventStore
 from handbill.infra.journal.lanes import Lanes
 from handbill.infra.journal.port import Journal
-from handbill.infra.postgres import Database, PostgresError
-from handbill.kit.errors import Broken, Busy
+from handbill.infra.postgres import Database
+from handbill.kit.errors import Busy
 from handbill.kit.ids import Ids
 from handbill.kit.pulse import Pulse
 from handbill.kit.telemetry import logs
 
 _log = logs.get("consumer")
+_ROUND_S = 60.0
 
 
 class Consumer:
@@ -95,12 +96,13 @@ class Consumer:
                         for lane, number in self._lanes.all():
                             await self._store.add_lane(tx, lane, number)
                     known = True
-                await self._share()
+                async with asyncio.timeout(_ROUND_S):  # a round that hangs would cost every lane its lease
+                    await self._share()
                 self.ready.set()
             except Busy as error:
                 self._pulse.failed(error)
                 _log.warning("consumer-waits", reason=error.code)
-            except (Broken, PostgresError) as error:  # the lanes go on while their leases last; somebody must look
+            except Exception as error:  # noqa: BLE001 - whoever leads must not die unheard: told, counted, tried again
                 self._pulse.failed(error)
                 _log.error("consumer-broken", error=f"{type(error).__name__}: {error}")
             try:

@@ -74,6 +74,10 @@ class LeaderChore:
                 self._pulse.failed(error)
                 _log.warning("leader-session-lost", election=self.name, reason=error.code)
                 await asyncio.sleep(self._beat_s)
+            except Exception as error:  # noqa: BLE001 - an election that ends in silence would stop every led chore for good
+                self._pulse.failed(error)
+                _log.error("leader-failed", election=self.name, error=f"{type(error).__name__}: {error}")
+                await asyncio.sleep(self._beat_s)
 
     async def _stand(self, session: Session) -> None:
         """Wait for the lock on one connection, then lead on it until it breaks."""

@@ -1,7 +1,7 @@
 """Python's collector of reference cycles, set for a server: it looks less often, and not at what stays anyway.
 
-With its defaults it took a sixth of a busy API process: every request makes hundreds of small objects that die by their
-reference counts, and each seven hundred of them sent the collector through the living.
+With its defaults it took a sixth of a busy API process' event loop: requests make many small objects that die by their
+reference counts, and every seven hundred that are alive at once sent the collector through the living.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import msgspec
 
@@ -26,9 +26,17 @@ from handbill.tenants.seals import Sealer
 FRESH_S = 5.0
 UNKNOWN_S = 1.0
 STALE_S = 600.0
+ASK_AGAIN_S = 2.0
+"""While PostgreSQL is away, one request in so many seconds finds out whether it is back."""
 MOST = 100_000
 
 log = logs.get("tenants")
+T = TypeVar("T")
+_MEMORY = {
+    prefix[:3]: metrics.TENANTS_LOOKUPS.labels(prefix[:3], "memory")
+    for prefix in (keys.WRITE, keys.SECRET, keys.SESSION)
+}
+"""Bound once: looking a label up costs more than the answer from memory."""
 
 
 class Told(Protocol):
@@ -68,6 +76,8 @@ class Directory:
         self._profiles: dict[int, tuple[Profile, float]] = {}
         self._flights: dict[bytes, asyncio.Future[_Found]] = {}
         self._generation = 0
+        self._away = False  # PostgreSQL did not answer the last question
+        self._ask_again = 0.0
         self._tokens = jwt.Memory(clock)
 
     # --- the questions
@@ -88,11 +98,16 @@ class Directory:
         known = self._profiles.get(tenant_id)
         if known is not None and now < known[1]:
             return known[0]
+        stale = known is not None and now < known[1] + STALE_S
+        if known is not None and stale and self._away and now < self._ask_again:
+            metrics.TENANTS_LOOKUPS.labels("profile", "stale").inc()
+            return known[0]
         generation = self._generation
         try:
-            loaded = await self._load_profile(tenant_id)
+            loaded = await self._heard(self._load_profile(tenant_id))
         except Busy:
-            if known is None or now >= known[1] + STALE_S:
+            self._ask_again = now + ASK_AGAIN_S
+            if known is None or not stale:
                 raise
             metrics.TENANTS_LOOKUPS.labels("profile", "stale").inc()
             return known[0]
@@ -149,38 +164,58 @@ class Directory:
         digest = keys.digest(key)
         found = self._found.get(digest)
         if found is None or self._clock.monotonic() >= found.fresh_until:
-            found = await self._fly(digest, prefix, found, load)
+            found = await self._fresh(digest, prefix, found, load)
         else:
-            metrics.TENANTS_LOOKUPS.labels(prefix[:3], "memory").inc()
+            _MEMORY[prefix[:3]].inc()
         _refuse_suspended(found.suspended)
         return found.principal
 
-    async def _fly(
+    async def _fresh(
         self, digest: bytes, prefix: str, old: _Found | None, load: Callable[[bytes], Awaitable[_Found]]
     ) -> _Found:
+        """PostgreSQL's word, or the last good one while it is away. Once it is known to be away nobody waits for it."""
+        flight = self._fly(digest, prefix, load)
+        good = old is not None and old.principal is not None and self._clock.monotonic() < old.stale_until
+        if good and self._away:
+            assert old is not None
+            metrics.TENANTS_LOOKUPS.labels(prefix[:3], "stale").inc()
+            return old
+        try:
+            return await asyncio.shield(flight)
+        except Busy:
+            if not good or old is None:
+                raise
+            metrics.TENANTS_LOOKUPS.labels(prefix[:3], "stale").inc()
+            return old
+
+    def _fly(self, digest: bytes, prefix: str, load: Callable[[bytes], Awaitable[_Found]]) -> asyncio.Future[_Found]:
         """One question at a time about one key: whoever asks meanwhile waits for the same answer."""
         flight = self._flights.get(digest)
         if flight is None:
             flight = asyncio.ensure_future(self._load(digest, prefix, load))
             self._flights[digest] = flight
             flight.add_done_callback(lambda done: self._landed(digest, done))
-        try:
-            return await asyncio.shield(flight)
-        except Busy:
-            if old is None or old.principal is None or self._clock.monotonic() >= old.stale_until:
-                raise
-            metrics.TENANTS_LOOKUPS.labels(prefix[:3], "stale").inc()
-            return old
+        return flight
 
     async def _load(self, digest: bytes, prefix: str, load: Callable[[bytes], Awaitable[_Found]]) -> _Found:
         generation = self._generation
-        found = await load(digest)
+        found = await self._heard(load(digest))
         metrics.TENANTS_LOOKUPS.labels(prefix[:3], "postgres").inc()
         if generation == self._generation:  # a change that was told meanwhile makes the answer good for one use only
             if len(self._found) >= MOST:
                 self._found.clear()
             self._found[digest] = found
         return found
+
+    async def _heard(self, question: Awaitable[T]) -> T:
+        """Ask PostgreSQL, and remember whether it answered."""
+        try:
+            answer = await question
+        except Busy:
+            self._away = True
+            raise
+        self._away = False
+        return answer
 
     def _landed(self, digest: bytes, flight: asyncio.Future[_Found]) -> None:
         if self._flights.get(digest) is flight:

@@ -186,7 +186,15 @@ def _banners(house: House) -> BannersService:
             token_key=secrets.derived(house.settings, "decision tokens"),
             token_ttl_s=given.token_ttl_s,
             decisions_per_minute=given.decisions_per_minute,
-            geo_file=Path(given.geo_file) if given.geo_file else None,
-            geo_url=given.geo_url,
+            geo_file=_geo_file(house.settings),
+            geo_url=None if given.geo_file else given.geo_url,
         ),
     )
+
+
+def _geo_file(settings: Settings) -> Path | None:
+    """The operator's own file, which is never overwritten, or the place in the home for one that is fetched."""
+    given = settings.banners
+    if given.geo_file:
+        return Path(given.geo_file)
+    return Path(settings.home) / "geo" / "country.mmdb" if given.geo_url else None

@@ -22,7 +22,7 @@ JOBS = {
     "cron.banner_rollup": "Announce the roll-up of yesterday.",
     "cron.rollup_dirty": "Recount past days that late events touched.",
     "cron.stats_audit": "Compare a few days of the stats with a recount, and look for days that were never rolled up.",
-    "cron.retention": "Make months ahead, drop months nobody needs.",
+    "cron.retention": "Make months ahead, drop months nobody needs, forget keys past the horizon.",
 }
 """The jobs of the queue `system`, each started by the clock."""
 
@@ -50,6 +50,8 @@ class SystemTasks:
 
     def __init__(self, house: House) -> None:
         self._banners = house.banners
+        self._events = house.events
+        self._clock = house.clock
 
     async def rollup_dirty(self, job: Job, ctx: Any) -> int:
         return len(await self._banners.rollup.dirty(rest=DIRTY_REST))
@@ -59,6 +61,7 @@ class SystemTasks:
         return await self._banners.rollup.audit()
 
     async def retention(self, job: Job, ctx: Any) -> int:
+        await self._events.forget_keys(self._clock.now())
         return len((await self._banners.retention.run()).dropped)
 
     def handlers(self, tasks: BannerTasks) -> Mapping[str, Any]:

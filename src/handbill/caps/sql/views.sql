@@ -25,10 +25,10 @@ do update set created_at = excluded.created_at where excluded.created_at < known
  limit $3)
 union all
 select null, banner_id, null, null, null, null, null, null, null, total
-from caps.cap_totals where tenant_id = $1 and user_id = $2
+from caps.cap_totals where tenant_id = $1 and user_id = $2 and $4::text = 'user'
 union all
 select null, null, null, null, null, null, null, null, scope, total
-from caps.cap_archive where tenant_id = $1 and kind = 'user' and subject = $2
+from caps.cap_archive where tenant_id = $1 and kind = $4 and subject = $2
 
 -- name: views_of_device
 -- By way of the device's users: views need no index by device.
@@ -83,9 +83,9 @@ group by tenant_id, user_id
 on conflict (tenant_id, kind, subject, scope) do update set total = known.total + excluded.total
 
 -- name: archive_devices
--- A view without a device counted for its user.
+-- A view without a device counted for its user alone.
 insert into caps.cap_archive as known (tenant_id, kind, subject, scope, total)
-select tenant_id, case when coalesce(device_id, '') = '' then 'user' else 'device' end,
+select tenant_id, case when coalesce(device_id, '') = '' then 'alone' else 'device' end,
        coalesce(nullif(device_id, ''), user_id), $2::bigint, count(*)
 from caps.user_views
 where tenant_id = $1 and banner_id = $3::int and view_timestamp >= $4 and view_timestamp < $5
@@ -107,7 +107,7 @@ delete from caps.users where tenant_id = $1 and user_id = $2
 -- The user's own, and those of devices that nobody else was seen with.
 delete from caps.cap_archive a
 where a.tenant_id = $1
-  and (a.kind = 'user' and a.subject = $2
+  and (a.kind in ('user', 'alone') and a.subject = $2
        or a.kind = 'device'
           and a.subject in (select device_id from caps.users where tenant_id = $1 and user_id = $2)
           and a.subject not in (select device_id from caps.users where tenant_id = $1 and user_id <> $2))

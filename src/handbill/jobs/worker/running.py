@@ -14,6 +14,7 @@ from handbill.jobs.model import Job, RetryLater, Unrecoverable
 from handbill.jobs.worker.context import AnyHandler, CpuHandler, CpuTask, JobContext
 from handbill.jobs.worker.pool import CpuPool
 from handbill.kit.errors import Busy
+from handbill.kit.telemetry import tracing
 
 Why = Literal["timeout", "aborted", "lost", "stopping"]
 REASON_LIMIT = 4_000
@@ -68,7 +69,8 @@ class Running:
                 return self._interrupted("")
             self._inside = True
             try:
-                value = await _call(handler, job, context, pool)
+                with tracing.span("job", {"queue": job.queue, "job": job.name, "attempt": context.attempt}):
+                    value = await _call(handler, job, context, pool)
             finally:
                 self._inside = False
             return Outcome("completed", value=msgspec.json.encode(value))

@@ -38,7 +38,7 @@ alter table caps.user_views add column variant text;
 -- and banners outlive their rows in cap_totals already.
 create table caps.cap_archive (
     tenant_id int not null references tenants.tenants (tenant_id),
-    kind      text not null check (kind in ('user', 'device')),
+    kind      text not null check (kind in ('user', 'device', 'alone')),
     subject   text not null,
     scope     bigint not null,
     total     bigint not null,

@@ -552,7 +552,7 @@ create index ix_users_device on caps.users (tenant_id, device_id) where device_i
 
 create table caps.cap_archive (                          -- lifetime limits of campaigns, placements, devices: dropped rows
     tenant_id int not null references tenants.tenants (tenant_id),
-    kind      text not null check (kind in ('user', 'device')),
+    kind      text not null check (kind in ('user', 'device', 'alone')),
     subject   text not null,
     scope     bigint not null,
     total     bigint not null,

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from handbill.infra import migrations
 from handbill.infra.embedded.home import write_private
@@ -49,7 +50,7 @@ def unpacked(source: Path) -> Iterator[Path]:
     place = Path(tempfile.mkdtemp(prefix="hb-restore-"))
     try:
         with tarfile.open(source) as tar:
-            tar.extractall(place, filter="data")
+            unpack(tar, place)
         yield place
     except FileNotFoundError:
         raise Broken(f"There is no backup at {source}. Nothing was changed.", code="BACKUP_BROKEN") from None
@@ -57,6 +58,17 @@ def unpacked(source: Path) -> Iterator[Path]:
         raise Broken(f"{source} is no backup: {error}. Nothing was changed.", code="BACKUP_BROKEN") from error
     finally:
         shutil.rmtree(place, ignore_errors=True)
+
+
+def unpack(tar: tarfile.TarFile, place: Path) -> None:
+    """Plain files and directories below `place`, nothing else. The library's own filter is younger than Python 3.11."""
+    inside = place.resolve()
+    for member in tar.getmembers():
+        plain = member.isfile() or member.isdir()
+        if not plain or not (inside / member.name).resolve().is_relative_to(inside):
+            raise tarfile.ExtractError(f"{member.name} does not belong in it")
+    guarded: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+    tar.extractall(place, **guarded)  # noqa: S202 - every member was looked at above
 
 
 def checked(folder: Path) -> Manifest:
