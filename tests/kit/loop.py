@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from handbill.banners.catalogue import Catalogue
-from handbill.banners.limits import CatalogueBook, limits_of, scope_of
+from handbill.banners.limits import CatalogueBook, banner_rules, kinds_of
 from handbill.banners.model import Banner, BannerView, NewBanner, NewPlacement, PlacementView
 from handbill.banners.service import BannerSink, BannersService
+from handbill.caps.model import Viewer
 from handbill.caps.service import CapsService
 from handbill.caps.sink import CapsSink
 from handbill.events.consumer import Consumer
@@ -117,8 +118,9 @@ class Loop:
 
     async def allowed(self, tenant: int, user: str, banner: Banner, now_ms: int) -> bool:
         """Has the banner's own cap room for this user?"""
-        caps = (await self.caps.read(tenant, [user]))[0]
-        return caps.eligible(scope_of(banner), limits_of(banner), now_ms)
+        rules = banner_rules(banner)
+        caps = await self.caps.look(Viewer(tenant, user), kinds_of(rules))
+        return caps.free(rules, now_ms)
 
     async def shop(self, tenant: int, banners: int = 2, **fields: object) -> Shop:
         """Some banners and a placement of this tenant, by number."""

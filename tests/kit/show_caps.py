@@ -83,12 +83,7 @@ class CapsHouse:
         await self.sink.project(rows, refused)
 
     async def shown(self, banner: int = 7, user: str = "ann") -> bool:
-        caps = (await self.caps.read(self.tenant, [user]))[0]
-        limits = self.book.scopes[banner]
-        now = self.clock.now_ms()
-        if caps.verdict(banner, limits, now).unsure:
-            caps = await self.caps.asked(self.tenant, user, caps)
-        return caps.eligible(banner, limits, now)
+        return await self.free(self.viewer(user), self.rules(banner))
 
     def rules(self, banner: int = 7, campaign: int | None = None, placement: int | None = None) -> list[Rule]:
         """What binds this banner there."""

@@ -9,7 +9,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from handbill.caps.model import FOREVER_MS, Limits, Window
+from handbill.caps.model import FOREVER_MS, By, Limits, Rule, Window
 from handbill.caps.service import CapEntry, CapMove, CapsService, moves_of
 from handbill.infra.postgres import Database
 from handbill.infra.redis import Redis
@@ -41,9 +41,9 @@ async def test_seen_twice_and_not_shown_again_until_the_day_is_over(house: CapsH
     assert not await house.shown()
     house.clock.advance(ms=1)
     assert await house.shown()
-    caps = (await house.caps.read(house.tenant, ["ann"]))[0]
-    full = Limits((Window(1, 24 * HOUR),))
-    assert caps.next_eligible_at(7, full, house.clock.now_ms()) == second.event.at + 24 * HOUR
+    full = [Rule(By.USER, 7, Limits((Window(1, 24 * HOUR),)))]
+    caps = await house.look(house.viewer(), full)
+    assert caps.verdict(full, house.clock.now_ms()).next_eligible_at == second.event.at + 24 * HOUR
 
 
 async def test_a_copy_is_taken_back_and_the_first_stays(house: CapsHouse) -> None:
@@ -144,9 +144,9 @@ async def test_a_lifetime_limit_outlives_the_rows(house: CapsHouse, engines: Eng
     assert not await house.shown()
     await house.commit(last)
     await house.caps.rebuild("more")
-    caps = (await house.caps.read(house.tenant, ["ann"]))[0]
-    assert len(caps.shelf.times(7)) == 3
-    assert caps.next_eligible_at(7, house.book.scopes[7], house.clock.now_ms()) is None
+    caps = await house.look(house.viewer(), house.rules())
+    assert caps.seen(By.USER, 7) == 3
+    assert caps.verdict(house.rules(), house.clock.now_ms()).next_eligible_at is None
 
 
 async def test_two_ids_of_one_person_share_their_views(house: CapsHouse) -> None:
@@ -165,8 +165,8 @@ async def test_redis_away_asks_postgresql_and_both_away_is_busy(house: CapsHouse
     await house.commit(house.view("a"), house.view("b"))
     away = Redis("redis://127.0.0.1:1/0")
     alone = CapsService(away, house.database, house.book, house.clock)
-    caps = (await alone.read(house.tenant, ["ann"]))[0]
-    assert not caps.eligible(7, house.book.scopes[7], house.clock.now_ms())
+    caps = await alone.look(house.viewer())
+    assert not caps.free(house.rules(), house.clock.now_ms())
     with pytest.raises(Busy):
         await alone.move(house.tenant, "ann", [CapMove(7, 1, house.clock.now_ms())])
 

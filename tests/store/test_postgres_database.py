@@ -21,7 +21,7 @@ from handbill.infra.postgres import (
     derive,
 )
 from handbill.infra.sqlfiles import Sql
-from handbill.kit.errors import Broken
+from handbill.kit.errors import Broken, Busy
 from tests.kit.crashes import Died, dying_at
 from tests.kit.engines import Engines
 from tests.kit.waiting import eventually, soon
@@ -306,3 +306,18 @@ async def test_stopped_twice_and_used_after_the_stop(engines: Engines) -> None:
     await database.stop()
     with pytest.raises(Exception, match="stopped"):
         await database.health()
+
+
+async def test_a_patient_transaction_outlives_the_usual_limit_and_no_other_does(engines: Engines) -> None:
+    adapter = Database(derive(engines.postgres_url), statement_timeout_ms=200, acquire_timeout_ms=30_000)
+    await adapter.start()
+    try:
+        nap = Sql("select pg_sleep(0.5)", "nap")
+        async with adapter.worker() as tx:
+            await tx.patient(60)
+            await tx.execute(nap)
+        with pytest.raises(Busy):
+            async with adapter.worker() as tx:
+                await tx.execute(nap)
+    finally:
+        await adapter.stop()

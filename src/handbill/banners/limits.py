@@ -22,11 +22,6 @@ GRACE_MS = 60_000
 """How long after its display a strict view may be reported and still have its slot."""
 
 
-def limits_of(banner: Banner) -> Limits:
-    """The banner's windows that are counted for its user or device."""
-    return banner_rules(banner)[0].limits
-
-
 def scope_of(banner: Banner) -> int:
     return scope(Kind.BANNER, banner.id)
 
@@ -69,7 +64,9 @@ def lease_ms(banner: Banner) -> int:
 
 def lease_of(banner: Banner, number: int | None) -> int:
     """What a view gives back: the lease its token names; without a token the oldest; nothing where caps are soft."""
-    return (number or ANY_LEASE) if banner.cap_mode == "strict" else 0
+    if banner.cap_mode != "strict":
+        return 0
+    return ANY_LEASE if number is None else number
 
 
 def _rules(

@@ -24,6 +24,8 @@ from handbill.kit.telemetry import logs, metrics
 S = sqlfiles.load("handbill.banners")
 _log = logs.get("rollup")
 BATCH = 100
+PATIENCE_S = 900.0
+"""A day of many millions of rows may take minutes to recount; nobody waits for it."""
 RAW_GONE = "RAW_GONE"
 
 
@@ -75,6 +77,7 @@ class Rollup:
     async def tenant_day(self, tenant: int, day: date) -> Rolled:
         start, end = _bounds(day)
         async with self._database.worker() as tx:
+            await tx.patient(PATIENCE_S)
             await tx.execute(S.lock_day, tenant, day)
             wrong = await self._differences(tx, tenant, start, end)
             # Asked second: having read the partitions we hold them, and one that went before us left its mark.
@@ -106,6 +109,7 @@ class Rollup:
         for tenant, day in chosen:
             start, end = _bounds(day)
             async with self._database.worker() as tx:
+                await tx.patient(PATIENCE_S)
                 wrong = await self._differences(tx, tenant, start, end)
                 detail = msgspec.json.encode(wrong[:20]).decode()
                 await tx.execute(S.write_audit_result, self._ids.new(), tenant, day, len(wrong), detail)

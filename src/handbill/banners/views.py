@@ -101,7 +101,9 @@ class Views:
         if who.subject is not None and who.subject != sent.user_id:
             raise Forbidden("user_id is not the subject of the token; nothing was counted.", code="NOT_YOUR_USER")
         received = self._clock.now_ms()
-        token = self._token(found, sent, received)
+        read = self._token(found, sent, received)
+        # One that has expired proves nothing any more: the view waited in a client's queue.
+        token = read if read is not None and received < read.expires_ms else None
         proved = token is not None and (token.proved or who.subject is not None)
         marks = marks_of(request) + (() if proved else (UNVERIFIED,))
         placement = await self._placement(found, sent)
@@ -119,8 +121,9 @@ class Views:
         if not counted:
             return event, []
         moves = moves_of(key("view", event.id), received, banner.id, banner.campaign_id, placement)
-        lease = token.lease if token is not None else None
-        if token is not None and lease and received > token.decided_ms + lease_ms(banner):
+        # Its own lease, and nobody else's, however long ago it ended.
+        lease = read.lease if read is not None else None
+        if read is not None and lease and received >= read.decided_ms + lease_ms(banner):
             self._caps.reported_late()
         commands = self._caps.move_commands(
             found.tenant_id,
@@ -133,7 +136,7 @@ class Views:
         return event, commands
 
     def _token(self, found: Found, sent: ViewIn, now_ms: int) -> Token | None:
-        """The decision behind the view. One that has expired is none: the view waited in a client's queue."""
+        """The decision behind the view, expired or not."""
         if sent.token is None:
             return None
         token = self._tokens.read(sent.token)
@@ -148,7 +151,7 @@ class Views:
                 code="DURATION_TOO_LONG",
                 faults=[Fault("view_duration_ms", f"is more than the {since} ms that have passed")],
             )
-        return token if now_ms < token.expires_ms else None
+        return token
 
     def _judged(self, banner: Banner, sent: ViewIn, marks: tuple[str, ...]) -> tuple[bool, tuple[str, ...]]:
         if sent.dismissed or sent.view_duration_ms >= banner.z_duration_sec * 1000:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import msgspec
-
-from handbill.caps.model import By, Change, Limits, Rule, Subject, Verdict
+from handbill.caps.model import By, Change, Rule, Subject, Verdict
 from handbill.caps.packed import Shelf
 from handbill.caps.window import needs_history
 
@@ -54,21 +52,3 @@ class Caps:
     def blank(self) -> bool:
         """Nobody has seen anything: every rule is free."""
         return not any(shelf.value for shelf in self.shelves)
-
-
-class UserCaps(msgspec.Struct, frozen=True):
-    """One user's value, opened. Not `sure`: PostgreSQL could not be asked, and views may be missing."""
-
-    shelf: Shelf
-    sure: bool
-
-    def eligible(self, scope: int, limits: Limits, now_ms: int) -> bool:
-        return self.shelf.eligible(scope, limits, now_ms)
-
-    def verdict(self, scope: int, limits: Limits, now_ms: int) -> Verdict:
-        found = self.shelf.verdict(scope, limits, now_ms)
-        return msgspec.structs.replace(found, unsure=True) if found.eligible and not self.sure else found
-
-    def next_eligible_at(self, scope: int, limits: Limits, now_ms: int) -> int | None:
-        """The first moment it may be shown again; None for never."""
-        return self.shelf.verdict(scope, limits, now_ms).next_eligible_at

@@ -15,9 +15,9 @@ from handbill.caps import ledger
 from handbill.caps.book import Book, CapMove, changes, limits_for, moves_of, sweep_ms
 from handbill.caps.history import History
 from handbill.caps.model import ANY_LEASE, LEASED, By, Change, Rule, Subject, Verb, Viewer, Window
-from handbill.caps.opened import Caps, UserCaps
+from handbill.caps.opened import Caps
 from handbill.caps.packed import EMPTY, Shelf
-from handbill.caps.store import CapsStore, Reading
+from handbill.caps.store import CapsStore
 from handbill.caps.views import NewView, ViewStore
 from handbill.infra.postgres import Database, Tx
 from handbill.infra.redis import Keys, Redis, RedisError
@@ -26,7 +26,7 @@ from handbill.kit.clock import Clock
 from handbill.kit.errors import Busy
 from handbill.kit.telemetry import logs, metrics
 
-__all__ = ["STATE", "Book", "CapEntry", "CapMove", "Caps", "CapsService", "NewView", "UserCaps", "moves_of"]
+__all__ = ["STATE", "Book", "CapEntry", "CapMove", "Caps", "CapsService", "NewView", "moves_of"]
 
 _log = logs.get("caps")
 _USER = (By.USER,)
@@ -159,32 +159,6 @@ class CapsService:
             told = await self._history.of(subject, value)
         sweep = sweep_ms(self.book, subject.tenant_id)
         return Shelf(ledger.apply(value, told, self._clock.now_ms(), sweep).value), told
-
-    async def read(self, tenant_id: int, users: Sequence[str]) -> list[UserCaps]:
-        """Caps of these users alone, whatever their devices and sessions; as `look` in everything else."""
-        subjects = [Subject(tenant_id, user) for user in users]
-        try:
-            readings = await self._store.read(subjects)
-        except Busy:
-            return list(await asyncio.gather(*(self._asked(subject, b"", "away") for subject in subjects)))
-        pairs = zip(subjects, readings, strict=True)
-        return list(await asyncio.gather(*(self._reading(subject, reading) for subject, reading in pairs)))
-
-    async def asked(self, tenant_id: int, user_id: str, caps: UserCaps) -> UserCaps:
-        return await self._asked(Subject(tenant_id, user_id), caps.shelf.value, "raised")
-
-    async def _reading(self, subject: Subject, reading: Reading) -> UserCaps:
-        if reading.sure:
-            return UserCaps(reading.shelf, sure=True)
-        try:
-            return await self._asked(subject, reading.shelf.value, "unmarked")
-        except Busy:
-            metrics.CAPS_HISTORY.labels("unanswered").inc()
-            return UserCaps(reading.shelf, sure=False)
-
-    async def _asked(self, subject: Subject, value: bytes, why: str) -> UserCaps:
-        shelf, _ = await self._history_of(subject, value, why)
-        return UserCaps(shelf, sure=True)
 
     # --- strict
     async def lease(

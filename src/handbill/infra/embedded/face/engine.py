@@ -32,7 +32,8 @@ class Engine:
     def connect(self) -> Any:
         import chdb
 
-        return chdb.connect(self._address)
+        connect: Any = chdb.connect  # typed in one installation of the wheel and untyped in another
+        return connect(self._address)
 
     def kill(self, tag: str) -> None:
         """End the query that carries this tag, if it runs already."""
