@@ -7,6 +7,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
+import asyncpg
 import pytest
 
 from handbill.infra.postgres import Database, Tx, derive
@@ -25,8 +26,14 @@ from tests.store.outbox_bench import Bench, a_bench
 
 @asynccontextmanager
 async def a_process(engines: Engines, queue: str) -> AsyncIterator[Bench]:
-    """Adapters of its own: a process that dies takes them along."""
-    database = Database(derive(engines.postgres_url), app_size=2, worker_size=2, direct_size=1)
+    """Adapters of its own: a process that dies takes them along.
+
+    PostgreSQL notices a dead client in its own time, and until then its locks stand: whoever passes over locked rows
+    finds nothing. So the next step waits until the dead one's sessions are gone.
+    """
+    name = f"dying-{uuid.uuid4().hex}"
+    urls = derive(f"{engines.postgres_url}?application_name={name}")
+    database = Database(urls, app_size=2, worker_size=2, direct_size=1)
     redis = Redis(engines.redis_url, timeout=30)
     await database.start()
     await redis.start()
@@ -35,6 +42,16 @@ async def a_process(engines: Engines, queue: str) -> AsyncIterator[Bench]:
     finally:
         await redis.stop()
         await database.stop()
+        await eventually(lambda: departed(engines, name), what="PostgreSQL has let go of the dead process")
+
+
+async def departed(engines: Engines, name: str) -> bool:
+    connection = await asyncpg.connect(engines.postgres_url)
+    try:
+        alive = await connection.fetchval("select count(*) from pg_stat_activity where application_name = $1", name)
+    finally:
+        await connection.close()
+    return bool(alive == 0)
 
 
 @pytest.fixture
