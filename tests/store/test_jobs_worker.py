@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,39 +14,16 @@ import pytest
 from handbill.infra.redis import Redis
 from handbill.jobs.model import Backoff, Deduplication, Job, JobOptions, NewJob, RetryLater, Unrecoverable
 from handbill.jobs.queue import Queue, Queues
-from handbill.jobs.worker import CpuTask, JobContext, JobWorker, cpu_bound
+from handbill.jobs.worker import CpuTask, JobContext, cpu_bound
 from handbill.jobs.worker.calls import Calls
 from handbill.kit.errors import Busy
 from tests.kit.waiting import eventually, soon
-
-AT_ONCE = Backoff("fixed", delay_ms=0)
+from tests.kit.working import AT_ONCE, reaches, working
 
 
 @pytest.fixture
 def queue(redis: Redis, unique: Callable[[str], str]) -> Queue:
     return Queues(redis).queue(unique("work"))
-
-
-@contextlib.asynccontextmanager
-async def working(queue: Queue, handlers: Mapping[str, Any] | Any, **how: Any) -> AsyncIterator[JobWorker]:
-    how.setdefault("concurrency", 4)
-    named = handlers if isinstance(handlers, Mapping) else {"*": handlers}
-    worker = JobWorker(queue.queues, queue.name, named, **how)
-    await worker.start()
-    try:
-        yield worker
-    finally:
-        await worker.stop()
-
-
-async def reaches(queue: Queue, job_id: str, state: str) -> Job:
-    async def there() -> bool:
-        return await queue.state(job_id) == state
-
-    await eventually(there, what=f"{job_id} is {state}")
-    job = await queue.get(job_id)
-    assert job is not None
-    return job
 
 
 async def test_every_job_runs_once_and_the_stream_tells_its_story(queue: Queue) -> None:

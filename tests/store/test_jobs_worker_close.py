@@ -5,49 +5,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 
 from handbill.infra.redis import Redis
 from handbill.jobs.cron import Schedule, Schedulers
 from handbill.jobs.defaults import Limit
-from handbill.jobs.model import Backoff, Job, JobOptions, NewJob
+from handbill.jobs.model import Job, JobOptions, NewJob
 from handbill.jobs.queue import Queue, Queues
 from handbill.jobs.worker import JobContext, JobWorker
 from handbill.jobs.worker.calls import Calls
 from tests.kit.cluster import one_node_cluster
 from tests.kit.waiting import eventually
-
-AT_ONCE = Backoff("fixed", delay_ms=0)
+from tests.kit.working import AT_ONCE, reaches, working
 
 
 @pytest.fixture
 def queue(redis: Redis, unique: Callable[[str], str]) -> Queue:
     return Queues(redis).queue(unique("work"))
-
-
-@contextlib.asynccontextmanager
-async def working(queue: Queue, handlers: Mapping[str, Any] | Any, **how: Any) -> AsyncIterator[JobWorker]:
-    how.setdefault("concurrency", 4)
-    named = handlers if isinstance(handlers, Mapping) else {"*": handlers}
-    worker = JobWorker(queue.queues, queue.name, named, **how)
-    await worker.start()
-    try:
-        yield worker
-    finally:
-        await worker.stop()
-
-
-async def reaches(queue: Queue, job_id: str, state: str) -> Job:
-    async def there() -> bool:
-        return await queue.state(job_id) == state
-
-    await eventually(there, what=f"{job_id} is {state}")
-    job = await queue.get(job_id)
-    assert job is not None
-    return job
 
 
 @pytest.mark.parametrize("concurrency", [1, 10, 50])
