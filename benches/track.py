@@ -29,7 +29,7 @@ from tests.kit.stack import stack
 BAR = "ratio >= 0.50"
 PATH = "/api/banners/events/impression"
 REQUESTS = 20_000
-CONNECTIONS = 256
+CONNECTIONS = 128
 WARM_S = 1.0
 AGENT = (
     "Mozilla/5.0 (Linux; Android 14; Pixel 8) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/126.0 Mobile Safari/537.36"
