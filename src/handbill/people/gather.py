@@ -1,0 +1,104 @@
+"""What one batch says about people: ids, edges, books and definitions, each folded before anything is asked or written.
+
+The pipeline's event is described by what is read of it: whatever has these fields can be gathered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from hashlib import blake2b
+from typing import Protocol
+
+from handbill.people.definitions import Observations
+from handbill.people.model import Edge, EdgeKind, EdgeName, Order, illegal_side
+from handbill.people.properties import Cell, merge, said
+
+IDENTIFY = "$identify"
+Owner = tuple[int, str]
+"""A tenant's number and a distinct id."""
+
+
+class SaidEdge(Protocol):
+    @property
+    def kind(self) -> str: ...
+    @property
+    def other(self) -> str: ...
+
+
+class Captured(Protocol):
+    """A product event as the journal carries it."""
+
+    @property
+    def tenant(self) -> int: ...
+    @property
+    def id(self) -> str: ...
+    @property
+    def at(self) -> int: ...
+    @property
+    def received(self) -> int: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def distinct_id(self) -> str: ...
+    @property
+    def properties(self) -> bytes: ...
+    @property
+    def set(self) -> bytes | None: ...
+    @property
+    def set_once(self) -> bytes | None: ...
+    @property
+    def unset(self) -> bytes | None: ...
+    @property
+    def edge(self) -> SaidEdge | None: ...
+
+
+class Gathered:
+    """Hot people are folded here: a thousand events of one person are one id, one book and a few edges."""
+
+    def __init__(self, events: Iterable[Captured]) -> None:
+        self.ids: dict[Owner, int] = {}
+        self.edges: dict[tuple[int, EdgeName], Edge] = {}
+        self.books: dict[Owner, dict[str, Cell]] = {}
+        self.seen = Observations()
+        for event in events:
+            self._take(event)
+
+    def _take(self, event: Captured) -> None:
+        owner = (event.tenant, event.distinct_id)
+        self._id(owner, event.at)
+        edge = _edge(event)
+        if edge is not None:
+            self._id((event.tenant, edge.source), event.at)
+            known = self.edges.get((event.tenant, edge.name))
+            if known is None or edge.order < known.order:
+                self.edges[event.tenant, edge.name] = edge
+        self.seen.event(event.tenant, event.name, event.at, event.received, event.properties)
+        if event.set is None and event.set_once is None and event.unset is None:
+            return
+        self.seen.person(event.tenant, event.at, event.received, event.set)
+        self.seen.person(event.tenant, event.at, event.received, event.set_once)
+        book = said(Order(event.at, event.id), event.set, event.set_once, event.unset)
+        if book:
+            self.books[owner] = merge((self.books[owner], book)) if owner in self.books else book
+
+    def _id(self, owner: Owner, at: int) -> None:
+        known = self.ids.get(owner)
+        if known is None or at < known:
+            self.ids[owner] = at
+
+
+def edge_key(name: EdgeName) -> bytes:
+    """An edge's name in 16 bytes: two ids as text do not fit an index."""
+    return blake2b("\0".join(name).encode(), digest_size=16).digest()
+
+
+def _edge(event: Captured) -> Edge | None:
+    if event.edge is not None:
+        kind, source = EdgeKind(event.edge.kind), event.edge.other
+    elif event.name == IDENTIFY:
+        kind, source = EdgeKind.IDENTIFY, event.distinct_id
+    else:
+        return None
+    if illegal_side(source) or illegal_side(event.distinct_id):
+        return None
+    return Edge(kind, source, event.distinct_id, event.at, event.id)
