@@ -11,6 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from handbill.events.model import CapturedEvent
+from handbill.events.model import Edge as SaidEdge
 from handbill.infra.postgres import Database
 from handbill.infra.sqlfiles import Sql
 from handbill.kit.errors import NotFound
@@ -22,23 +24,8 @@ from handbill.people.model import Edge, EdgeKind, EdgeName
 from tests.conftest import MakeTenant
 
 
-class SaidEdge(msgspec.Struct, frozen=True):
-    kind: str
-    other: str
-
-
-class Event(msgspec.Struct, frozen=True):
-    tenant: int
-    id: str
-    at: int
-    received: int
-    name: str
-    distinct_id: str
-    properties: bytes = b"{}"
-    set: bytes | None = None
-    set_once: bytes | None = None
-    unset: bytes | None = None
-    edge: SaidEdge | None = None
+def said(tenant: int, name: str, at: int, event: str, who: str, **more: Any) -> CapturedEvent:
+    return CapturedEvent(tenant, name, at, at, event, who, "own", **more)
 
 
 HOUR = 3_600_000
@@ -59,26 +46,26 @@ NAMES = Sql(
 )
 
 
-def history(seed: int, size: int = 60) -> list[Event]:
+def history(seed: int, size: int = 60) -> list[CapturedEvent]:
     chance = random.Random(seed)
     ids = [f"id{n}" for n in range(12)]
     events = []
     for number in range(size):
         at = chance.randrange(6 * HOUR)
-        who, event = chance.choice(ids), Event(0, f"e{number:03}", at, at, chance.choice(("see", "buy")), "")
+        who, event = chance.choice(ids), said(0, f"e{number:03}", at, chance.choice(("see", "buy")), "")
         props = json.dumps({"price": chance.choice((1, "1", "dear", None))}).encode()
         told = json.dumps({chance.choice(("plan", "city")): chance.randrange(4)}).encode()
         more: dict[str, Any] = chance.choice(
             (
                 {}, {"set": told}, {"set_once": told}, {"unset": json.dumps(list(json.loads(told))).encode()},
-                {"edge": SaidEdge(chance.choice(list(EdgeKind)).value, chance.choice(ids))}, {"name": "$identify"},
+                {"edge": SaidEdge(chance.choice(list(EdgeKind)), chance.choice(ids))}, {"name": "$identify"},
             )
         )  # fmt: skip
         events.append(msgspec.structs.replace(event, distinct_id=who, properties=props, **more))
     return events
 
 
-async def commit(database: Database, tenant: int, events: Sequence[Event]) -> None:
+async def commit(database: Database, tenant: int, events: Sequence[CapturedEvent]) -> None:
     gathered = Gathered(msgspec.structs.replace(each, tenant=tenant) for each in events)
     async with database.worker() as tx:
         await store.write(tx, gathered)
@@ -96,7 +83,7 @@ async def state(database: Database, tenant: int) -> dict[str, list[str]]:
     return found
 
 
-async def live(database: Database, tenant: int, events: Sequence[Event], seed: int) -> dict[str, list[str]]:
+async def live(database: Database, tenant: int, events: Sequence[CapturedEvent], seed: int) -> dict[str, list[str]]:
     """Shuffled, some of them twice, in batches of random size; folded now and then, and at the end."""
     chance = random.Random(seed)
     told = [*events, *chance.sample(list(events), len(events) // 4)]
@@ -152,7 +139,7 @@ async def test_an_undone_edge_never_was(database: Database, make_tenant: MakeTen
         await folder.restore(undone, taken_back)
 
 
-def _name(event: Event) -> EdgeName | None:
+def _name(event: CapturedEvent) -> EdgeName | None:
     edges = list(Gathered([event]).edges.values())
     return edges[0].name if edges else None
 
@@ -184,7 +171,7 @@ async def test_lanes_that_write_and_fold_at_once_end_in_the_same_rows(
 
 
 async def test_saying_the_same_again_writes_no_words_and_marks_nobody(database: Database, tenant: int) -> None:
-    first = Event(tenant, "e1", 1, 1, "$set", "zoe", set=b'{"plan":"pro"}')
+    first = said(tenant, "e1", 1, "$set", "zoe", set=b'{"plan":"pro"}')
     await commit(database, tenant, [first])
     folder = Folder(database)
     assert await folder.fold(tenant) == 1
@@ -198,9 +185,9 @@ async def test_saying_the_same_again_writes_no_words_and_marks_nobody(database: 
 
 async def test_a_move_is_told_to_the_event_store_by_a_version(database: Database, tenant: int) -> None:
     folder = Folder(database)
-    await commit(database, tenant, [Event(tenant, "e1", 1, 1, "see", "phone"), Event(tenant, "e2", 2, 2, "see", "zoe")])
+    await commit(database, tenant, [said(tenant, "e1", 1, "see", "phone"), said(tenant, "e2", 2, "see", "zoe")])
     await folder.fold(tenant)
-    joined = Event(tenant, "e3", 3, 3, "$identify", "zoe", edge=SaidEdge("identify", "phone"))
+    joined = said(tenant, "e3", 3, "$identify", "zoe", edge=SaidEdge(EdgeKind.IDENTIFY, "phone"))
     await commit(database, tenant, [joined])
     await folder.fold(tenant)
     await folder.void(tenant, Edge(EdgeKind.IDENTIFY, "phone", "zoe", 3, "e3").name, "an operator")

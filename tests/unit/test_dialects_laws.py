@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from handbill.events.dialects import ids, replies, times
 from handbill.events.dialects.canon import CapturedEvent, Dialect, Edge, EdgeKind, Refused
 from handbill.events.dialects.reading import address, mended, spliced
-from handbill.events.dialects.reasons import DOCS, KEPT, CaptureReason
 from handbill.events.dialects.router import BODY_BYTES, OPENERS, ROUTES
+from handbill.events.reasons import DOCS, KEPT, Reason
+from handbill.kit.distinct import ILLEGAL_IDS
 from handbill.kit.errors import Busy, Invalid, Throttled, TooLarge, Unsupported
 from tests.kit.dialects import HEADERS, NOW, PACKERS, read, request
 
@@ -110,7 +111,7 @@ def test_every_event_fits_the_journal(batch: list[Any], path: str) -> None:
         assert again == event
         assert 1 <= len(event.distinct_id) <= ids.ID_CHARACTERS
         assert event.distinct_id == event.distinct_id.strip()
-        assert event.distinct_id.lower() not in ids.ILLEGAL
+        assert event.distinct_id.lower() not in ILLEGAL_IDS
         assert 0 <= event.at <= NOW + times.FUTURE_MS
         assert isinstance(json.loads(event.properties), dict)
 
@@ -220,7 +221,7 @@ def test_addresses_are_truncated_wherever_they_stand() -> None:
 
 
 def test_every_reason_has_its_line_and_every_dialect_its_limit() -> None:
-    assert set(DOCS) == set(CaptureReason) >= KEPT
+    assert set(DOCS) == set(Reason) >= KEPT
     assert set(BODY_BYTES) == set(OPENERS) == set(Dialect) == set(ROUTES.values())
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import date
 
 from handbill.banners.tally import bucket_time, tally
-from handbill.events.model import BannerEvent, Click, Impression, Row
+from handbill.events.model import BannerEvent, CapturedEvent, Click, Impression, Row
 from handbill.infra import sqlfiles
 from handbill.infra.postgres import Database, Tx
 from handbill.kit.clock import from_ms
@@ -58,7 +58,8 @@ class BannerSink:
                 impressions.append((*_common(row, event, lane), event.referrer))
             elif type(event) is Click:
                 clicks.append((*_common(row, event, lane), event.destination, event.variant))
-            events.append(event)
+            if type(event) is not CapturedEvent:
+                events.append(event)
         if impressions:
             await tx.copy_records("banners.banner_impressions", _IMPRESSIONS, impressions)
         if clicks:

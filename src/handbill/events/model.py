@@ -6,6 +6,7 @@ removed or reordered, since entries of an older release may still wait in the jo
 
 from __future__ import annotations
 
+from enum import StrEnum
 from hashlib import blake2b
 from typing import Annotated, ClassVar, final
 
@@ -15,12 +16,12 @@ from msgspec import Meta
 from handbill.events.reasons import Reason
 
 __all__ = [
-    "HORIZON_DAYS", "IMPORTED", "KINDS", "BannerEvent", "Click", "Dropped", "Event", "Impression", "Reason", "Row",
-    "View", "decode", "encode", "key", "sender",
+    "HORIZON_DAYS", "IMPORTED", "KINDS", "NO_PROPERTIES", "BannerEvent", "CapturedEvent", "Click", "Counted", "Dropped",
+    "Edge", "EdgeKind", "Event", "Impression", "Reason", "Row", "View", "decode", "encode", "key", "sender",
 ]  # fmt: skip
 
 HORIZON_DAYS = 35
-KINDS = ("impression", "click", "view")
+KINDS = ("impression", "click", "view", "capture")
 
 # What no table could hold is refused with the bytes: further on it would fail where nobody expects it.
 Tenant = Annotated[int, Meta(ge=1, lt=2**31)]
@@ -87,8 +88,62 @@ class Dropped(msgspec.Struct, frozen=True, array_like=True, tag="d"):
     reason: str
 
 
+NO_PROPERTIES = b"{}"
+
+
+class EdgeKind(StrEnum):
+    """How strongly the sender says that two ids are one person: an identified source is guarded, save for `merge`."""
+
+    IDENTIFY = "identify"
+    ALIAS = "alias"
+    MERGE = "merge"
+
+
+class Edge(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """`other` is the same person as the event's distinct id, and yields to it."""
+
+    kind: EdgeKind
+    other: str
+
+
+@final
+class CapturedEvent(msgspec.Struct, frozen=True, array_like=True, tag="e", gc=False):
+    """A product event of any client. `at` is fixed at the edge, never corrected again; JSON stays the sender's own."""
+
+    kind: ClassVar[str] = "capture"
+    tenant: Tenant
+    id: str
+    at: Moment
+    received: Moment
+    name: str
+    distinct_id: str
+    dialect: str
+    properties: bytes = NO_PROPERTIES  # a JSON object
+    set: bytes | None = None  # a JSON object
+    set_once: bytes | None = None  # a JSON object
+    unset: bytes | None = None  # a JSON array of names
+    edge: Edge | None = None
+    session: str | None = None
+    ip: str | None = None
+    user_agent: str | None = None
+    url: str | None = None
+    referrer: str | None = None
+    browser: str | None = None
+    browser_version: str | None = None
+    os: str | None = None
+    os_version: str | None = None
+    device_type: str | None = None
+    screen_width: int | None = None
+    screen_height: int | None = None
+    language: str | None = None
+    timezone: str | None = None
+    lib: str | None = None
+    marks: tuple[str, ...] = ()
+
+
 BannerEvent = Impression | Click | View
-Event = Impression | Click | View | Dropped
+Counted = Impression | Click | View | CapturedEvent
+Event = Impression | Click | View | CapturedEvent | Dropped
 
 
 class Row(msgspec.Struct, frozen=True, gc=False):
@@ -96,7 +151,7 @@ class Row(msgspec.Struct, frozen=True, gc=False):
 
     place: int
     key: bytes
-    event: BannerEvent
+    event: Counted
     body: bytes
 
 
@@ -128,4 +183,6 @@ def sender(event: Event) -> str:
     """The id whose events keep their order: the user or session as sent, else the event's own id."""
     if type(event) is Dropped:
         return event.id
+    if type(event) is CapturedEvent:
+        return event.distinct_id
     return event.user or event.session or event.id

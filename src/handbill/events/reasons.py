@@ -1,4 +1,4 @@
-"""Why an event was not counted: one typed list. Each is counted per tenant and day, and the tenant can read it."""
+"""Why an event was not counted, or was taken with something left out: one typed list, for the tenant to read."""
 
 from __future__ import annotations
 
@@ -13,6 +13,24 @@ class Reason(StrEnum):
     UNREADABLE = "UNREADABLE"
     REJECTED = "REJECTED"
     UNKNOWN_OBJECT = "UNKNOWN_OBJECT"
+    MALFORMED_EVENT = "MALFORMED_EVENT"
+    MISSING_EVENT_NAME = "MISSING_EVENT_NAME"
+    EVENT_NAME_TOO_LONG = "EVENT_NAME_TOO_LONG"
+    MISSING_DISTINCT_ID = "MISSING_DISTINCT_ID"
+    DISTINCT_ID_TOO_LARGE = "DISTINCT_ID_TOO_LARGE"
+    MALFORMED_DISTINCT_ID = "MALFORMED_DISTINCT_ID"
+    ILLEGAL_DISTINCT_ID = "ILLEGAL_DISTINCT_ID"
+    MISSING_EVENT_UUID = "MISSING_EVENT_UUID"
+    DUPLICATE_EVENT_UUID = "DUPLICATE_EVENT_UUID"
+    INVALID_TIMESTAMP = "INVALID_TIMESTAMP"
+    MALFORMED_PROPERTIES = "MALFORMED_PROPERTIES"
+    INVALID_OPTIONS = "INVALID_OPTIONS"
+    EVENT_TOO_LARGE = "EVENT_TOO_LARGE"
+    UNKNOWN_TYPE = "UNKNOWN_TYPE"
+    ILLEGAL_MERGE = "ILLEGAL_MERGE"
+    TIME_UNREADABLE = "TIME_UNREADABLE"
+    SET_UNREADABLE = "SET_UNREADABLE"
+    QUOTA = "QUOTA"
 
 
 DOCS: dict[Reason, str] = {
@@ -23,4 +41,25 @@ DOCS: dict[Reason, str] = {
     Reason.UNREADABLE: "The bytes in the journal could not be read as an event; parked with the bytes.",
     Reason.REJECTED: "The database refused this one row; parked with the bytes, its neighbours were counted.",
     Reason.UNKNOWN_OBJECT: "A job named a banner or placement that does not exist; nothing to count it for.",
+    Reason.MALFORMED_EVENT: "It is no JSON object, or a field has a type that cannot be read.",
+    Reason.MISSING_EVENT_NAME: "It has no name, or the name is no text.",
+    Reason.EVENT_NAME_TOO_LONG: "Its name is longer than 200 characters.",
+    Reason.MISSING_DISTINCT_ID: "It does not say whose it is: no distinct id, or an empty one.",
+    Reason.DISTINCT_ID_TOO_LARGE: "Its distinct id is longer than 200 characters.",
+    Reason.MALFORMED_DISTINCT_ID: "Its distinct id is no text, or holds characters that no text may hold.",
+    Reason.ILLEGAL_DISTINCT_ID: "Its distinct id is a word like `null` or `guest`, shared by a crowd.",
+    Reason.MISSING_EVENT_UUID: "This dialect asks for an id on every event, and it has none.",
+    Reason.DUPLICATE_EVENT_UUID: "Another event of the same request has its id; the first one stands.",
+    Reason.INVALID_TIMESTAMP: "Its time cannot be read.",
+    Reason.MALFORMED_PROPERTIES: "Its properties, or the person's, are no JSON object.",
+    Reason.INVALID_OPTIONS: "Its options are not what this dialect knows.",
+    Reason.EVENT_TOO_LARGE: "It is larger than one event may be.",
+    Reason.UNKNOWN_TYPE: "Its type is none of track, identify, page, screen, group and alias.",
+    Reason.ILLEGAL_MERGE: "Kept, but the merge it asked for was left out: one of the two ids names nobody.",
+    Reason.TIME_UNREADABLE: "Kept, but its time could not be read: the time of arrival stands instead.",
+    Reason.SET_UNREADABLE: "Kept, but what it would set on the person is no JSON object and was left out.",
+    Reason.QUOTA: "The tenant's quota of events for the day is used up; the client was told not to send it again.",
 }
+
+KEPT = frozenset({Reason.ILLEGAL_MERGE, Reason.TIME_UNREADABLE, Reason.SET_UNREADABLE})
+"""Warnings: the event itself was taken."""

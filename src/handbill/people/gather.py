@@ -1,14 +1,11 @@
-"""What one batch says about people: ids, edges, books and definitions, each folded before anything is asked or written.
-
-The pipeline's event is described by what is read of it: whatever has these fields can be gathered.
-"""
+"""What one batch says about people: ids, edges, books and definitions, folded before anything is asked or written."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from hashlib import blake2b
-from typing import Protocol
 
+from handbill.events.model import CapturedEvent
 from handbill.people.definitions import Observations
 from handbill.people.model import Edge, EdgeKind, EdgeName, Order, illegal_side
 from handbill.people.properties import Cell, merge, said
@@ -18,44 +15,10 @@ Owner = tuple[int, str]
 """A tenant's number and a distinct id."""
 
 
-class SaidEdge(Protocol):
-    @property
-    def kind(self) -> str: ...
-    @property
-    def other(self) -> str: ...
-
-
-class Captured(Protocol):
-    """A product event as the journal carries it."""
-
-    @property
-    def tenant(self) -> int: ...
-    @property
-    def id(self) -> str: ...
-    @property
-    def at(self) -> int: ...
-    @property
-    def received(self) -> int: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def distinct_id(self) -> str: ...
-    @property
-    def properties(self) -> bytes: ...
-    @property
-    def set(self) -> bytes | None: ...
-    @property
-    def set_once(self) -> bytes | None: ...
-    @property
-    def unset(self) -> bytes | None: ...
-    @property
-    def edge(self) -> SaidEdge | None: ...
-
-
 class Gathered:
     """Hot people are folded here: a thousand events of one person are one id, one book and a few edges."""
 
-    def __init__(self, events: Iterable[Captured]) -> None:
+    def __init__(self, events: Iterable[CapturedEvent]) -> None:
         self.ids: dict[Owner, int] = {}
         self.edges: dict[tuple[int, EdgeName], Edge] = {}
         self.books: dict[Owner, dict[str, Cell]] = {}
@@ -63,7 +26,7 @@ class Gathered:
         for event in events:
             self._take(event)
 
-    def _take(self, event: Captured) -> None:
+    def _take(self, event: CapturedEvent) -> None:
         owner = (event.tenant, event.distinct_id)
         self._id(owner, event.at)
         edge = _edge(event)
@@ -92,9 +55,9 @@ def edge_key(name: EdgeName) -> bytes:
     return blake2b("\0".join(name).encode(), digest_size=16).digest()
 
 
-def _edge(event: Captured) -> Edge | None:
+def _edge(event: CapturedEvent) -> Edge | None:
     if event.edge is not None:
-        kind, source = EdgeKind(event.edge.kind), event.edge.other
+        kind, source = event.edge.kind, event.edge.other
     elif event.name == IDENTIFY:
         kind, source = EdgeKind.IDENTIFY, event.distinct_id
     else:

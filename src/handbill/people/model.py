@@ -11,20 +11,18 @@ from typing import NamedTuple
 
 import msgspec
 
+from handbill.events.model import EdgeKind
+from handbill.kit.distinct import illegal, illegal_side
+
+__all__ = [
+    "KIND_DOCS", "MAX_IDS", "NAMESPACE", "OUTCOME_DOCS", "Edge", "EdgeKind", "EdgeName", "Notice", "Order", "Outcome",
+    "illegal", "illegal_side", "person_id",
+]  # fmt: skip
+
 NAMESPACE = uuid.UUID("030f6c0e-e01f-4ff8-8225-11a73c1b61c4")
 """Chosen once. Person ids everywhere derive from it, also in event stores that we cannot rewrite: never change it."""
 MAX_IDS = 1_000
 """More ids than this are never one person: a shared device, a test account or a client that lost its mind."""
-MAX_MERGE_ID = 400
-"""Characters that an id may have where it is merged with another."""
-
-# One list, compared trimmed and in lower case. An event that carries one of these as its id says nothing about anybody.
-ILLEGAL_IDS = frozenset(
-    ("anonymous", "null", "undefined", "none", "nil", "[object object]", "nan", "true", "false", "0", "guest")
-)
-# As a side of a merge, the names of fields are as bad: they would make one person of everybody who made that mistake.
-ILLEGAL_SIDES = ILLEGAL_IDS | frozenset(("distinct_id", "distinctid", "id", "not_authenticated", "email", "blank", ""))
-_QUOTES = "\"'`"
 
 
 class Order(NamedTuple):
@@ -32,12 +30,6 @@ class Order(NamedTuple):
 
     at: int
     event: str
-
-
-class EdgeKind(StrEnum):
-    IDENTIFY = "identify"
-    ALIAS = "alias"
-    MERGE = "merge"
 
 
 KIND_DOCS: dict[EdgeKind, str] = {
@@ -114,18 +106,3 @@ class Notice(msgspec.Struct, frozen=True):
 def person_id(tenant_id: int, distinct_id: str) -> uuid.UUID:
     """The id of the person who is named by this distinct id: the same everywhere and for ever."""
     return uuid.uuid5(NAMESPACE, f"{tenant_id}:{distinct_id}")
-
-
-def illegal(distinct_id: str) -> bool:
-    """An id that stands for nobody; the event that carries it is dropped."""
-    return distinct_id.strip().lower() in ILLEGAL_IDS
-
-
-def illegal_side(distinct_id: str) -> bool:
-    """An id that must not take part in a merge: nobody's, a field's name, quoted by mistake, too long, or with NUL."""
-    if len(distinct_id) > MAX_MERGE_ID or "\0" in distinct_id:
-        return True
-    bare = distinct_id.strip()
-    while len(bare) >= 2 and bare[0] == bare[-1] and bare[0] in _QUOTES:
-        bare = bare[1:-1].strip()
-    return bare.lower() in ILLEGAL_SIDES

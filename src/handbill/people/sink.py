@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Sequence
-from typing import cast
 
-from handbill.events.model import Row
+from handbill.events.model import CapturedEvent, Row
 from handbill.infra.postgres import Database, Tx
 from handbill.kit.clock import Clock
 from handbill.people import store
 from handbill.people.definitions import Remembered
 from handbill.people.folding import Folder
-from handbill.people.gather import Captured, Gathered
+from handbill.people.gather import Gathered
 
 
 class PeopleSink:
@@ -40,5 +39,5 @@ class PeopleSink:
             self._remembered.learn(Gathered(events).seen.seen().items(), self._clock.now_ms())
 
 
-def _captured(rows: Iterable[Row]) -> Iterable[Captured]:
-    return (cast(Captured, row.event) for row in rows if getattr(row.event, "kind", "") == "capture")
+def _captured(rows: Iterable[Row]) -> Iterable[CapturedEvent]:
+    return (row.event for row in rows if type(row.event) is CapturedEvent)

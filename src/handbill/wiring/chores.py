@@ -19,6 +19,7 @@ from handbill.jobs.gauges import Gauges
 from handbill.jobs.leader import LeaderChore
 from handbill.kit.ids import new_id
 from handbill.kit.pulse import Pulse
+from handbill.people.sink import PeopleSink
 from handbill.wiring import queues
 from handbill.wiring.house import House
 
@@ -88,7 +89,11 @@ def _consume(house: House, pulse: Pulse) -> Chore:
         house.database,
         house.journal,
         house.lanes,
-        [BannerSink(house.database), CapsSink(house.database, house.caps)],
+        [
+            BannerSink(house.database),
+            CapsSink(house.database, house.caps),
+            PeopleSink(house.database, house.clock),
+        ],
         worker=f"{socket.gethostname()}:{os.getpid()}:{new_id().hex[-8:]}",
         pulse=pulse,
         policy=ConsumerPolicy(

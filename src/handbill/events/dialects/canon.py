@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import StrEnum
-from typing import ClassVar
 
 import msgspec
 
-from handbill.events.dialects.reasons import CaptureReason
+from handbill.events.model import NO_PROPERTIES, CapturedEvent, Edge, EdgeKind
+from handbill.events.reasons import Reason
 
-NO_PROPERTIES = b"{}"
+__all__ = [
+    "HISTORICAL", "NO_PROPERTIES", "CapturedEvent", "Dialect", "Edge", "EdgeKind", "Moment", "Note", "Opened", "Parsed",
+    "Refused", "Terms",
+]  # fmt: skip
+
 HISTORICAL = "historical"
 """The mark of events whose sender called the request a migration of history."""
 
@@ -26,60 +30,11 @@ class Dialect(StrEnum):
     SEGMENT = "segment"
 
 
-class EdgeKind(StrEnum):
-    """How strongly the sender says that two ids are one person: an identified source is guarded, save for `merge`."""
-
-    IDENTIFY = "identify"
-    ALIAS = "alias"
-    MERGE = "merge"
-
-
-class Edge(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """`other` is the same person as the event's distinct id, and yields to it."""
-
-    kind: EdgeKind
-    other: str
-
-
-class CapturedEvent(msgspec.Struct, frozen=True, array_like=True, tag="e", gc=False):
-    """Times are milliseconds; `at` is fixed here and never corrected again. Raw JSON stays the sender's own bytes."""
-
-    kind: ClassVar[str] = "capture"
-    tenant: int
-    id: str
-    at: int
-    received: int
-    name: str
-    distinct_id: str
-    dialect: str
-    properties: bytes = NO_PROPERTIES  # a JSON object
-    set: bytes | None = None  # a JSON object
-    set_once: bytes | None = None  # a JSON object
-    unset: bytes | None = None  # a JSON array of names
-    edge: Edge | None = None
-    session: str | None = None
-    ip: str | None = None
-    user_agent: str | None = None
-    url: str | None = None
-    referrer: str | None = None
-    browser: str | None = None
-    browser_version: str | None = None
-    os: str | None = None
-    os_version: str | None = None
-    device_type: str | None = None
-    screen_width: int | None = None
-    screen_height: int | None = None
-    language: str | None = None
-    timezone: str | None = None
-    lib: str | None = None
-    marks: tuple[str, ...] = ()
-
-
 class Note(msgspec.Struct, frozen=True, gc=False):
     """What became of the event at this place of the request."""
 
     index: int
-    reason: CaptureReason
+    reason: Reason
 
 
 class Parsed(msgspec.Struct, frozen=True):
@@ -125,6 +80,6 @@ class Moment(msgspec.Struct, frozen=True):
 class Refused(Exception):
     """One event cannot be taken; its neighbours can."""
 
-    def __init__(self, reason: CaptureReason) -> None:
+    def __init__(self, reason: Reason) -> None:
         super().__init__(reason.value)
         self.reason = reason

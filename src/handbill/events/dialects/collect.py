@@ -7,32 +7,32 @@ from typing import TypeVar
 
 from handbill.events.dialects.canon import CapturedEvent, Dialect, Note, Parsed, Refused
 from handbill.events.dialects.reading import UNREADABLE
-from handbill.events.dialects.reasons import CaptureReason
+from handbill.events.reasons import Reason
 
 S = TypeVar("S")
 T = TypeVar("T")
-Warned = list[CaptureReason]
+Warned = list[Reason]
 """Where the making of one event writes down what it had to leave out."""
 
 
-def each(make: Callable[[S], T], parts: Sequence[S]) -> list[T | CaptureReason]:
+def each(make: Callable[[S], T], parts: Sequence[S]) -> list[T | Reason]:
     """Every part opened, or the reason why it could not be."""
     return [_or_reason(make, part) for part in parts]
 
 
-def _or_reason(make: Callable[[S], T], part: S) -> T | CaptureReason:
+def _or_reason(make: Callable[[S], T], part: S) -> T | Reason:
     try:
         return make(part)
     except Refused as refused:
         return refused.reason
     except UNREADABLE:
-        return CaptureReason.MALFORMED_EVENT
+        return Reason.MALFORMED_EVENT
 
 
 def collected(
     dialect: Dialect,
     key: str | None,
-    items: Sequence[T | CaptureReason],
+    items: Sequence[T | Reason],
     make: Callable[[T, Warned], CapturedEvent],
 ) -> Parsed:
     """Every event that can be made, where it stood, and what became of the others."""
@@ -42,7 +42,7 @@ def collected(
     warned: list[Note] = []
     left_out: Warned = []
     for index, item in enumerate(items):
-        if isinstance(item, CaptureReason):
+        if isinstance(item, Reason):
             dropped.append(Note(index, item))
             continue
         try:
@@ -50,7 +50,7 @@ def collected(
         except Refused as refused:
             dropped.append(Note(index, refused.reason))
         except UNREADABLE:  # nested so deeply that it could be read on one level of ours and not on the next
-            dropped.append(Note(index, CaptureReason.MALFORMED_EVENT))
+            dropped.append(Note(index, Reason.MALFORMED_EVENT))
         else:
             places.append(index)
             if left_out:

@@ -46,9 +46,9 @@ from handbill.events.dialects.reading import (
     text,
     without_ip,
 )
-from handbill.events.dialects.reasons import CaptureReason
 from handbill.events.dialects.times import fixed, read_ms, skew
 from handbill.events.dialects.unpack import unpack
+from handbill.events.reasons import Reason
 from handbill.kit.fast import FastRequest
 
 PATH = "/v1/events"
@@ -169,10 +169,10 @@ _inside = msgspec.json.Decoder(_InsideIn)
 _NO_CONTEXT = ContextIn()
 _NO_INSIDE = _InsideIn()
 _BLAME = {
-    "event": CaptureReason.MISSING_EVENT_NAME,
-    "distinct_id": CaptureReason.MALFORMED_DISTINCT_ID,
-    "timestamp": CaptureReason.INVALID_TIMESTAMP,
-    "user_properties": CaptureReason.MALFORMED_PROPERTIES,
+    "event": Reason.MISSING_EVENT_NAME,
+    "distinct_id": Reason.MALFORMED_DISTINCT_ID,
+    "timestamp": Reason.INVALID_TIMESTAMP,
+    "user_properties": Reason.MALFORMED_PROPERTIES,
 }
 
 
@@ -195,7 +195,7 @@ def open_own(request: FastRequest, moment: Moment) -> Opened:
     return Opened(Dialect.OWN, key, len(events), capture)
 
 
-def _read(body: bytes) -> tuple[_BatchIn | _LooseIn, list[EventIn | CaptureReason]]:
+def _read(body: bytes) -> tuple[_BatchIn | _LooseIn, list[EventIn | Reason]]:
     try:
         if len(body) > PAYLOAD_BYTES:
             elements(decoded(_loose, body).events, BATCH_MAX, "events")
@@ -214,25 +214,25 @@ def _read(body: bytes) -> tuple[_BatchIn | _LooseIn, list[EventIn | CaptureReaso
 
 def _alone(raw: Raw) -> EventIn:
     if len(raw) > PAYLOAD_BYTES:
-        raise Refused(CaptureReason.EVENT_TOO_LARGE)
+        raise Refused(Reason.EVENT_TOO_LARGE)
     try:
         return _event.decode(raw).tight()
     except msgspec.ValidationError as error:
         field = str(error).rpartition("`$.")[2].partition("`")[0].partition(".")[0]
-        raise Refused(_BLAME.get(field, CaptureReason.MALFORMED_EVENT)) from None
+        raise Refused(_BLAME.get(field, Reason.MALFORMED_EVENT)) from None
     except UNREADABLE:
-        raise Refused(CaptureReason.MALFORMED_EVENT) from None
+        raise Refused(Reason.MALFORMED_EVENT) from None
 
 
 def _captured(desk: _Desk, sent: EventIn, warned: Warned) -> CapturedEvent:
     name = sent.event
     if not name:
-        raise Refused(CaptureReason.MISSING_EVENT_NAME)
+        raise Refused(Reason.MISSING_EVENT_NAME)
     if len(name) > NAME_CHARACTERS:
-        raise Refused(CaptureReason.EVENT_NAME_TOO_LONG)
+        raise Refused(Reason.EVENT_NAME_TOO_LONG)
     whose = sent.distinct_id
     if whose is None:
-        raise Refused(CaptureReason.MISSING_DISTINCT_ID)
+        raise Refused(Reason.MISSING_DISTINCT_ID)
     whose = distinct(whose if type(whose) is str else str(whose))
     properties = object_of(sent.properties) or NO_PROPERTIES
     # A name of ours begins with a dollar; most properties have none and are not looked into.
@@ -283,7 +283,7 @@ def _at(timestamp: str | int | float | None, desk: _Desk) -> int:
         return desk.received
     at = read_ms(timestamp)
     if at is None:
-        raise Refused(CaptureReason.INVALID_TIMESTAMP)
+        raise Refused(Reason.INVALID_TIMESTAMP)
     return fixed(at, desk.ahead, desk.received)
 
 
@@ -291,7 +291,7 @@ def _look(properties: bytes) -> _InsideIn:
     try:
         return _inside.decode(properties)
     except UNREADABLE:
-        raise Refused(CaptureReason.MALFORMED_PROPERTIES) from None
+        raise Refused(Reason.MALFORMED_PROPERTIES) from None
 
 
 def _changes(person: PersonIn | None, inside: _InsideIn) -> tuple[bytes | None, bytes | None, bytes | None]:

@@ -40,9 +40,9 @@ from handbill.events.dialects.reading import (
     plain,
     text,
 )
-from handbill.events.dialects.reasons import CaptureReason
 from handbill.events.dialects.times import fixed, read_ms, skew
 from handbill.events.dialects.unpack import unpack
+from handbill.events.reasons import Reason
 from handbill.kit.errors import Fault, Invalid
 from handbill.kit.fast import FastRequest
 
@@ -61,7 +61,7 @@ _raw = msgspec.json.Decoder(Raw)
 _NOTHING = Raw(b"")
 
 Query = dict[bytes, list[bytes]]
-Item = Sent | CaptureReason
+Item = Sent | Reason
 
 
 class _Root(msgspec.Struct, frozen=True, rename={"dollar_token": "$token"}):
@@ -193,7 +193,7 @@ def _captured(desk: Desk, default: str | None, sent: Sent, warned: Warned) -> Ca
     fields = sent.fields
     name = id_text(fields.get("event")) or default
     if name is None:
-        raise Refused(CaptureReason.MISSING_EVENT_NAME)
+        raise Refused(Reason.MISSING_EVENT_NAME)
     found = id_text(fields.get("uuid"))
     identity = event_id(found) if found else desk.moment.new_id()
     rest = {key: raw for key, raw in fields.items() if key not in _KNOWN}
@@ -210,7 +210,7 @@ def _at(sent: Sent, desk: Desk, warned: Warned) -> int:
         at = read_ms(stamp)
         if at is not None:
             return fixed(at, ahead, received)
-        warned.append(CaptureReason.TIME_UNREADABLE)
+        warned.append(Reason.TIME_UNREADABLE)
     offset = plain(sent.fields.get("offset"))
     if type(offset) in (int, float) and abs(offset) < received:
         return fixed(received - int(offset), 0, received)

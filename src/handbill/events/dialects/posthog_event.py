@@ -35,7 +35,7 @@ from handbill.events.dialects.reading import (
     text,
     without_ip,
 )
-from handbill.events.dialects.reasons import CaptureReason
+from handbill.events.reasons import Reason
 from handbill.kit.fast import FastRequest
 
 NAME_CHARACTERS = 200
@@ -145,7 +145,7 @@ def opened(fields: Fields) -> Sent:
     try:
         return Sent(fields, properties, _inside.decode(properties))
     except UNREADABLE:
-        raise Refused(CaptureReason.MALFORMED_PROPERTIES) from None
+        raise Refused(Reason.MALFORMED_PROPERTIES) from None
 
 
 def captured(sent: Sent, head: Head, desk: Desk, warned: Warned) -> CapturedEvent:
@@ -195,7 +195,7 @@ def whose(sent: Sent, *, cut: bool) -> str:
         id_text(fields.get("distinct_id")) or id_text(fields.get("$distinct_id")) or id_text(sent.inside.distinct_id)
     )
     if found is None:
-        raise Refused(CaptureReason.MISSING_DISTINCT_ID)
+        raise Refused(Reason.MISSING_DISTINCT_ID)
     return distinct(found, cut=cut)
 
 
@@ -206,7 +206,7 @@ def _changes(sent: Sent, warned: Warned) -> tuple[bytes | None, bytes | None, by
         set_ = merged(object_of(inside.set), object_of(fields.get("$set")))
         set_once = merged(object_of(inside.set_once), object_of(fields.get("$set_once")))
     except Refused:
-        warned.append(CaptureReason.SET_UNREADABLE)
+        warned.append(Reason.SET_UNREADABLE)
         set_ = set_once = None
     lists = [plain(raw) for raw in (inside.unset, fields.get("$unset")) if raw]
     return set_, set_once, names_of(lists) if lists else None

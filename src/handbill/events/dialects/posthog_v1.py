@@ -14,9 +14,9 @@ from handbill.events.dialects.collect import Warned, collected, each
 from handbill.events.dialects.ids import event_id
 from handbill.events.dialects.posthog_event import NAME_CHARACTERS, Desk, Head, Sent, captured, desk_of, opened, whose
 from handbill.events.dialects.reading import UNREADABLE, bad_json, decoded, encode, fields_of, id_text, mended, plain
-from handbill.events.dialects.reasons import CaptureReason
 from handbill.events.dialects.times import fixed, read_ms, skew
 from handbill.events.dialects.unpack import unpack
+from handbill.events.reasons import Reason
 from handbill.kit.errors import Fault, Invalid, Unsupported
 from handbill.kit.fast import FastRequest
 
@@ -107,15 +107,15 @@ def _read_options(raw: Raw | None) -> _Options:
     try:
         return _options.decode(raw)
     except UNREADABLE:
-        raise Refused(CaptureReason.INVALID_OPTIONS) from None
+        raise Refused(Reason.INVALID_OPTIONS) from None
 
 
-def _marked(items: list[_Item | CaptureReason], uuids: list[str | None]) -> list[_Item | CaptureReason]:
+def _marked(items: list[_Item | Reason], uuids: list[str | None]) -> list[_Item | Reason]:
     """The same items, where the second and later bearers of one uuid are refused."""
     seen: set[str] = set()
-    found: list[_Item | CaptureReason] = []
+    found: list[_Item | Reason] = []
     for item, uuid in zip(items, uuids, strict=True):
-        found.append(CaptureReason.DUPLICATE_EVENT_UUID if uuid in seen and isinstance(item, _Item) else item)
+        found.append(Reason.DUPLICATE_EVENT_UUID if uuid in seen and isinstance(item, _Item) else item)
         if uuid is not None and isinstance(item, _Item):
             seen.add(uuid)
     return found
@@ -125,12 +125,12 @@ def _captured(desk: Desk, item: _Item, warned: Warned) -> CapturedEvent:
     fields = item.sent.fields
     name = plain(fields.get("event"))
     if not isinstance(name, str) or not name.strip():
-        raise Refused(CaptureReason.MISSING_EVENT_NAME)
+        raise Refused(Reason.MISSING_EVENT_NAME)
     if len(name) > NAME_CHARACTERS:
-        raise Refused(CaptureReason.EVENT_NAME_TOO_LONG)
+        raise Refused(Reason.EVENT_NAME_TOO_LONG)
     uuid = id_text(fields.get("uuid"))
     if uuid is None or not uuid.strip():
-        raise Refused(CaptureReason.MISSING_EVENT_UUID)
+        raise Refused(Reason.MISSING_EVENT_UUID)
     head = Head(event_id(uuid), _at(item, desk), name, whose(item.sent, cut=False), _extra(item))
     return captured(item.sent, head, desk, warned)
 
@@ -152,6 +152,6 @@ def _at(item: _Item, desk: Desk) -> int:
     stamp = plain(item.sent.fields.get("timestamp"))
     at = read_ms(stamp) if isinstance(stamp, str) else None
     if at is None:
-        raise Refused(CaptureReason.INVALID_TIMESTAMP)
+        raise Refused(Reason.INVALID_TIMESTAMP)
     ignored = item.options.disable_skew_correction or item.sent.inside.ignore_sent_at is True
     return fixed(at, 0 if ignored else desk.ahead, received)

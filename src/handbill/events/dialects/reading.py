@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from handbill.events.dialects.canon import Refused
-from handbill.events.dialects.reasons import CaptureReason
+from handbill.events.reasons import Reason
 from handbill.kit.errors import Invalid
 
 T = TypeVar("T")
@@ -67,11 +67,11 @@ def bad_json(what: str = "The body is not the JSON this address reads") -> Inval
 def fields_of(raw: msgspec.Raw) -> Fields:
     """An object's fields, each still in its bytes. Raises Refused if it is no object, or far too large a one."""
     if len(raw) > PAYLOAD_BYTES + _ROUND_BYTES:
-        raise Refused(CaptureReason.EVENT_TOO_LARGE)
+        raise Refused(Reason.EVENT_TOO_LARGE)
     try:
         return _fields.decode(raw)
     except UNREADABLE:
-        raise Refused(CaptureReason.MALFORMED_EVENT) from None
+        raise Refused(Reason.MALFORMED_EVENT) from None
 
 
 def plain(raw: msgspec.Raw | None) -> Any:
@@ -122,7 +122,7 @@ def object_of(raw: msgspec.Raw | None) -> bytes | None:
         return found
     if found == b"null":
         return None
-    raise Refused(CaptureReason.MALFORMED_PROPERTIES)
+    raise Refused(Reason.MALFORMED_PROPERTIES)
 
 
 def merged(first: bytes | None, winner: bytes | None) -> bytes | None:
@@ -156,7 +156,7 @@ def spliced(properties: bytes, extra: dict[str, bytes]) -> bytes:
 
 def check_size(*parts: bytes | None) -> None:
     if sum(len(part) for part in parts if part) > PAYLOAD_BYTES:
-        raise Refused(CaptureReason.EVENT_TOO_LARGE)
+        raise Refused(Reason.EVENT_TOO_LARGE)
 
 
 def address(value: Any, truncate: bool) -> str | None:

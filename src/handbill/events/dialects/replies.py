@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from handbill.events.dialects.canon import Dialect, Note, Parsed
-from handbill.events.dialects.reasons import CaptureReason
+from handbill.events.reasons import Reason
 from handbill.kit.errors import HandbillError
 from handbill.kit.fast import FastReply
 
@@ -21,9 +21,9 @@ _encode = msgspec.json.Encoder().encode
 _POSTHOG = _encode({"status": 1})
 _SEGMENT = _encode({"success": True})
 _DETAILS = {
-    CaptureReason.INVALID_TIMESTAMP: "invalid_event_timestamp",
-    CaptureReason.MALFORMED_PROPERTIES: "malformed_event_properties",
-    CaptureReason.ILLEGAL_DISTINCT_ID: "malformed_distinct_id",
+    Reason.INVALID_TIMESTAMP: "invalid_event_timestamp",
+    Reason.MALFORMED_PROPERTIES: "malformed_event_properties",
+    Reason.ILLEGAL_DISTINCT_ID: "malformed_distinct_id",
 }
 _V1_ERRORS = {
     400: "invalid_request",
@@ -65,7 +65,7 @@ def _own(parsed: Parsed, dropped: Sequence[Note]) -> FastReply:
 def _results(parsed: Parsed, dropped: Sequence[Note]) -> dict[str, Any]:
     """A word for each uuid that was not simply taken. One that was taken once and copied is a warning, not a drop."""
     kept = {parsed.ids[place] for place in parsed.places} - {
-        parsed.ids[note.index] for note in dropped if note.reason is not CaptureReason.DUPLICATE_EVENT_UUID
+        parsed.ids[note.index] for note in dropped if note.reason is not Reason.DUPLICATE_EVENT_UUID
     }
     found: dict[str, Any] = {}
     for notes in (parsed.warned, dropped):
@@ -76,7 +76,7 @@ def _results(parsed: Parsed, dropped: Sequence[Note]) -> dict[str, Any]:
     return found
 
 
-def _detail(reason: CaptureReason) -> str:
+def _detail(reason: Reason) -> str:
     return _DETAILS.get(reason, reason.value.lower())
 
 

@@ -46,9 +46,9 @@ from handbill.events.dialects.reading import (
     text,
     without_ip,
 )
-from handbill.events.dialects.reasons import CaptureReason
 from handbill.events.dialects.times import fixed, read_ms, skew
 from handbill.events.dialects.unpack import unpack
+from handbill.events.reasons import Reason
 from handbill.kit.fast import FastRequest
 
 TYPES = ("track", "identify", "page", "screen", "group", "alias")
@@ -161,26 +161,26 @@ def _queried(query: bytes) -> str | None:
     return found[0].decode("utf-8", "replace") if found else None
 
 
-def _inner(items: list[Fields | CaptureReason]) -> str | None:
+def _inner(items: list[Fields | Reason]) -> str | None:
     """Some clients write the key into each message; the first one that has it speaks for all."""
-    keys = (text(plain(item.get("writeKey"))) for item in items if not isinstance(item, CaptureReason))
+    keys = (text(plain(item.get("writeKey"))) for item in items if not isinstance(item, Reason))
     return next((key for key in keys if key), None)
 
 
 def _part(raw: Raw) -> Fields:
     if len(raw) > MESSAGE_BYTES:
-        raise Refused(CaptureReason.EVENT_TOO_LARGE)
+        raise Refused(Reason.EVENT_TOO_LARGE)
     return fields_of(raw)
 
 
 def _captured(desk: _Desk, fields: Fields, warned: Warned) -> CapturedEvent:
     kind = desk.only or plain(fields.get("type"))
     if kind not in TYPES:
-        raise Refused(CaptureReason.UNKNOWN_TYPE)
+        raise Refused(Reason.UNKNOWN_TYPE)
     user, anonymous = id_text(fields.get("userId")), id_text(fields.get("anonymousId"))
     said = user or anonymous
     if said is None:
-        raise Refused(CaptureReason.MISSING_DISTINCT_ID)
+        raise Refused(Reason.MISSING_DISTINCT_ID)
     whose = distinct(said)
     found = id_text(fields.get("messageId"))
     context = fields.get("context") or desk.context
@@ -236,7 +236,7 @@ def _name(kind: str, fields: Fields) -> str:
         return _NAMES[kind]
     name = id_text(fields.get("event"))
     if name is None:
-        raise Refused(CaptureReason.MISSING_EVENT_NAME)
+        raise Refused(Reason.MISSING_EVENT_NAME)
     return name[:NAME_CHARACTERS]
 
 
@@ -270,7 +270,7 @@ def _at(fields: Fields, desk: _Desk, warned: Warned) -> int:
         return received
     at = read_ms(stamp)
     if at is None:
-        warned.append(CaptureReason.TIME_UNREADABLE)
+        warned.append(Reason.TIME_UNREADABLE)
         return received
     sent_at = read_ms(plain(fields.get("sentAt")))
     return fixed(at, skew(desk.sent_at if sent_at is None else sent_at, received), received)

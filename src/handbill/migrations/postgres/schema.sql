@@ -847,3 +847,9 @@ select handbill_wall(t) from unnest(array[
 revoke insert, update, delete on people.person_edges, people.distinct_ids, people.properties, people.persons,
     people.warnings, people.unfolded, people.event_definitions, people.property_definitions, people.event_properties
     from handbill_app;
+
+-- === 0006_know
+-- Know, beyond its people: what the edge, the shipping, the segments and the read side keep.
+
+-- Product events a tenant may send a day; none: the installation's own figure.
+alter table tenants.tenants add column event_quota bigint check (event_quota >= 0);
