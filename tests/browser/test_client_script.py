@@ -6,7 +6,10 @@ from typing import Any
 
 from playwright.async_api import Page
 
+from handbill.events.model import CapturedEvent
+from handbill.infra.redis import Redis
 from tests.browser.conftest import MakePage, Shop
+from tests.kit.captured import Sender
 from tests.kit.vectors import vectors
 from tests.kit.waiting import eventually
 
@@ -148,7 +151,7 @@ async def test_nobody_is_followed_who_asks_for_it_and_failures_are_empty(visit: 
     assert view["user_id"] != "ada"
 
     ask = "(options) => open(options).track('signed_up', {plan: 'free'}).then(String, (error) => error.code)"
-    assert await page.evaluate(ask, shop.options) == "EVENTS_NOT_SUPPORTED"
+    assert await page.evaluate(ask, {**shop.options, "needsConsent": "ads"}) == "off"
     for broken in ({"writeKey": "hbw_unknown"}, {"url": "http://127.0.0.1:1"}):
         assert await page.evaluate("(options) => open(options).decide()", {**shop.options, **broken}) == []
 
@@ -157,7 +160,12 @@ async def test_the_script_keeps_to_the_vectors(visit: MakePage) -> None:
     page = await visit()
     found = await page.evaluate(
         """(page) => {
-          const { reportOf, fateOf, fitting, decisionsOf, bodyOf, HORIZON_MS, BATCH_MAX } = Handbill.rules;
+          const { reportOf, fateOf, fitting, decisionsOf, bodyOf, refusedOf, HORIZON_MS, BATCH_MAX } = Handbill.rules;
+          const refused = (v) => {
+            const { by, all } = refusedOf(v.status, v.answer);
+            const codes = Array.from({ length: v.count }, (_, place) => [place, by.get(place) || all]);
+            return Object.fromEntries(codes.filter(([, code]) => code));
+          };
           return {
             limits: [HORIZON_MS, BATCH_MAX],
             reports: page.reports.map((v) => reportOf(v.visible_ms, v.how)),
@@ -169,6 +177,8 @@ async def test_the_script_keeps_to_the_vectors(visit: MakePage) -> None:
               view: bodyOf.view(v.showing, v.report),
               click: bodyOf.click(v.showing, v.destination),
             })),
+            events: page.events.map((v) => bodyOf.event(v.moment, v.event, v.properties, v.person)),
+            refusals: page.refusals.map(refused),
           };
         }""",
         vectors(),
@@ -181,6 +191,48 @@ async def test_the_script_keeps_to_the_vectors(visit: MakePage) -> None:
     assert found["answers"] == [vector["banners"] for vector in expected["answers"]]
     for seen, vector in zip(found["payloads"], expected["payloads"], strict=True):
         assert seen == {name: vector[name] for name in ("impression", "view", "click")}
+    assert found["events"] == [vector["body"] for vector in expected["events"]]
+    assert found["refusals"] == [vector["refused"] for vector in expected["refusals"]]
+
+
+async def test_a_page_sends_events_of_its_own_and_says_who_is_who(visit: MakePage, shop: Shop, redis: Redis) -> None:
+    page = await visit()
+    outcomes = await page.evaluate(
+        """async (options) => {
+          const hb = open(options);
+          const said = [await hb.page(), await hb.track("cart_opened", {items: 2}, {$set_once: {first: "tea"}})];
+          said.push(await hb.identify("ada", {traits: {plan: "pro"}}), await hb.alias("ada@shop"));
+          said.push(await hb.track("").catch((error) => error.code));
+          const device = hb.device;
+          hb.reset();
+          said.push(await hb.track("left"), device !== hb.device);
+          return {said, device, later: hb.device};
+        }""",
+        {**shop.options, "user": None},
+    )
+    assert outcomes["said"] == ["kept", "kept", "kept", "kept", "MISSING_EVENT_NAME", "kept", True]
+    await page.evaluate("hb.leaving = true; hb.track('gone', {}); hb.beacon()")  # as a page does that is being closed
+    sender = Sender(shop.tenant, shop.write_key, shop.secret_key, redis)
+
+    async def found() -> dict[str, CapturedEvent]:
+        events = {event.name: event for event in await sender.events()}
+        return events if "gone" in events else {}
+
+    events = await eventually(found, what="the beacon arrives")
+    device, later = outcomes["device"], outcomes["later"]
+    whose = {name: event.distinct_id for name, event in events.items()}
+    assert whose == {
+        "$pageview": device, "cart_opened": device, "$identify": "ada", "$create_alias": "ada", "left": later,
+        "gone": later,
+    }  # fmt: skip
+    edges = {name: (event.edge.kind, event.edge.other) for name, event in events.items() if event.edge}
+    assert edges == {"$identify": ("identify", device), "$create_alias": ("alias", "ada@shop")}
+    opened = events["cart_opened"]
+    assert (opened.properties, opened.set_once) == (b'{"items":2}', b'{"first":"tea"}')
+    assert (opened.lib, opened.language) == ("handbill.js", await page.evaluate("navigator.language"))
+    assert opened.session
+    assert opened.screen_width == await page.evaluate("screen.width")
+    assert events["$identify"].set == b'{"plan":"pro"}'
 
 
 async def test_a_queue_that_is_full_of_old_things_empties_itself(visit: MakePage) -> None:

@@ -12,18 +12,28 @@ from hypothesis import HealthCheck
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import content_type_conformance, response_schema_conformance
 
+from handbill.infra.clickhouse import ClickHouse
+from handbill.infra.migrations import migrate_clickhouse
 from handbill.infra.postgres import Database
 from handbill.infra.redis import Redis
 from handbill.tenants.model import NewKey
 from handbill.tenants.service import TenantService
+from tests.kit.engines import Engines
 from tests.kit.processes import process
 
 EXAMPLES = 6
 
 
 async def test_no_request_breaks_the_api(
-    handbill_env: dict[str, str], database: Database, redis: Redis, tenant: int
+    handbill_env: dict[str, str],
+    engines: Engines,
+    database: Database,
+    redis: Redis,
+    clickhouse: ClickHouse,
+    tenant: int,
 ) -> None:
+    await migrate_clickhouse(clickhouse)
+    handbill_env = handbill_env | {"HANDBILL_CLICKHOUSE__URL": engines.clickhouse_url}
     tenants = TenantService(database, redis, seal_key=b"s" * 32)
     made = await tenants.create_key(tenant, NewKey(kind="secret", name="all", scopes=["*"]), actor="test")
     await tenants.stop()
@@ -44,8 +54,8 @@ def fuzz(document: dict[str, Any], base: str, key: str) -> int:
     tried = 0
     for outcome in schema.get_all_operations():
         operation = outcome.ok()
-        if operation.path == "/ready":
-            continue  # it may rightly answer 503
+        if operation.path in ("/ready", "/v1/insights/tail"):
+            continue  # the one may rightly answer 503, the other is a stream that never ends by itself
 
         @hypothesis.settings(
             max_examples=EXAMPLES,

@@ -15,6 +15,7 @@ from handbill.infra.embedded.redis import start_redis
 from handbill.infra.redis import Redis
 from handbill.jobs.queue import Queues
 from handbill.kit.telemetry import logs
+from tests.interop import sdks
 from tests.interop.cases import CASES
 from tests.interop.node import Node, installed
 
@@ -46,7 +47,7 @@ async def run(library: str, home: Path, url: str, only: str) -> tuple[int, int]:
 
 async def main() -> int:
     if shutil.which("node") is None or shutil.which("npm") is None:
-        print("Node and npm are needed to prove that Node's programs work with our queues; neither case was run.")
+        print("Node and npm are needed to prove that Node's programs work with us; no case was run.")
         return 1
     logs.configure("error")
     home = installed()
@@ -62,6 +63,8 @@ async def main() -> int:
     finally:
         await engine.stop()
         shutil.rmtree(place, ignore_errors=True)
+    good, bad = await sdks.run(home, only)
+    passed, failed = passed + good, failed + bad
     print(f"interop: {passed} passed, {failed} failed, 0 skipped")
     return 1 if failed else 0
 

@@ -19,10 +19,12 @@ from handbill.banners.service import BannerSink, BannersService
 from handbill.caps.model import Viewer
 from handbill.caps.service import CapsService
 from handbill.caps.sink import CapsSink
+from handbill.events.batch import Sink
 from handbill.events.consumer import Consumer
 from handbill.events.edge import Edge, EdgePolicy
 from handbill.events.policy import ConsumerPolicy
 from handbill.events.service import EventsService
+from handbill.events.shipping import Shipping
 from handbill.infra.journal.lanes import FIRST_OVERFLOW, Lanes
 from handbill.infra.journal.streams import StreamsJournal
 from handbill.infra.postgres import Database
@@ -30,6 +32,11 @@ from handbill.infra.redis import Keys, Redis
 from handbill.infra.sqlfiles import Sql
 from handbill.kit.clock import Clock, SystemClock
 from handbill.kit.pulse import Pulse
+from handbill.people.keeper import Keeper
+from handbill.people.service import PeopleService
+from handbill.people.sink import PeopleSink
+from handbill.segments.service import SegmentsService
+from handbill.segments.sink import SegmentsSink
 from handbill.tenants.service import TenantService
 from tests.kit.ledger import Shop
 from tests.kit.waiting import eventually
@@ -78,10 +85,18 @@ class Loop:
     banners: BannersService
     tenants: TenantService
     clock: Clock
+    people: PeopleService
+    segments: SegmentsService
     consumers: list[Consumer] = field(default_factory=list)
 
-    async def consumer(self, policy: ConsumerPolicy | None = None, *, start: bool = True) -> Consumer:
-        sinks = [BannerSink(self.database), CapsSink(self.database, self.caps)]
+    async def consumer(
+        self, policy: ConsumerPolicy | None = None, *, start: bool = True, shipping: Shipping | None = None
+    ) -> Consumer:
+        keeper = Keeper(self.database, [self.caps.regrouped])  # one for each worker, as each process has its own
+        people = PeopleSink(keeper, self.clock, self.people.new_names)
+        sinks: list[Sink] = [
+            BannerSink(self.database), CapsSink(self.database, self.caps), people, SegmentsSink(self.segments.keeper),
+        ]  # fmt: skip
         name = f"worker-{uuid.uuid4().hex[:8]}"
         made = Consumer(
             self.database,
@@ -91,6 +106,7 @@ class Loop:
             worker=name,
             pulse=Pulse("consume"),
             policy=policy or ConsumerPolicy(batch_wait_ms=1),
+            shipping=shipping,
         )
         self.consumers.append(made)
         if start:
@@ -163,18 +179,24 @@ async def loop(
     tenants = TenantService(database, redis, seal_key=b"0" * 32, clock=clock)
     front = Edge(journal, lanes, database, clock, edge)
     events = EventsService(database, front)
-    banners = BannersService(database, redis, tenants, catalogue, events, caps, clock, keys=keys)
+    segments = SegmentsService(database, redis, tenants, clock, keys=keys)
+    banners = BannersService(database, redis, tenants, catalogue, events, caps, clock, keys=keys, segments=segments)
+    people = PeopleService(database, redis, tenants.audit, clock, followers=[caps.regrouped], keys=keys)
+    caps.follow(people.groups)
     await journal.start()
     async with database.worker() as tx:
         await tx.execute(_NOBODY)  # processes that an earlier test killed would keep their share of the lanes
     await catalogue.refresh()
     await caps.rebuild(uuid.uuid4().hex)
-    made = Loop(database, redis, keys, lanes, journal, catalogue, caps, front, events, banners, tenants, clock)
+    made = Loop(
+        database, redis, keys, lanes, journal, catalogue, caps, front, events, banners, tenants, clock, people, segments
+    )
     try:
         yield made
     finally:
         for consumer in made.consumers:
             await consumer.stop()
+        await segments.stop()
         await tenants.stop()
         await journal.stop()
 

@@ -37,12 +37,21 @@ async def test_a_person_is_forgotten_and_stays_counted(database: Database, redis
         await house.consumer()
         await house.drained()
 
-        house.tenants.erasures.join("caps", house.caps.erase)
-        house.tenants.erasures.join("banners", house.banners.erasure.erase)
+        erasures = house.tenants.erasures
+        erasures.join("caps", house.caps.erase, house.caps.export)
+        erasures.join("banners", house.banners.erasure.erase, house.banners.erasure.export)
+        told = await erasures.export(tenant, "ann", actor="test")
+        rows = {table: len(found) for tables in told.rooms.values() for table, found in tables.items()}
+        assert rows == {
+            "caps.user_views": 10, "caps.users": 1, "banners.banner_impressions": 15, "banners.banner_clicks": 15,
+        }  # fmt: skip
+        assert told.cut == []
         done = await house.tenants.erasures.erase(tenant, "ann", actor="test")
         assert done.status == "done"
         assert done.report["banners"] == {"banners.banner_impressions": 15, "banners.banner_clicks": 15}
         assert done.report["caps"]["caps.user_views"] == 10
+        emptied = await erasures.export(tenant, "ann", actor="test")
+        assert not any(found for tables in emptied.rooms.values() for found in tables.values())
         again = await house.tenants.erasures.erase(tenant, "ann", actor="test")
         assert set(again.report["banners"].values()) == {0}
         async with database.worker() as tx:

@@ -142,7 +142,7 @@ async def test_bytes_that_are_no_value_stop_nobody(redis: Redis, unique: Unique)
     await redis.call("RPUSH", store.key(worse), b"x")
     await store.begin_rebuild("t")
     await store.end_rebuild("t")
-    readings = await store.read([bad, good])
+    readings, _ = await store.read([bad, good])
     assert [(reading.shelf.scopes(), reading.sure) for reading in readings] == [([], False), ([], True)]
     move = [Change(Verb.MOVE, 7, NOW, 1, 2, 1_000)]
     await store.run([store.command(each, move, NOW, SWEEP) for each in (bad, worse, good)])
@@ -171,10 +171,12 @@ async def test_readers_share_one_command_and_each_gets_its_own(redis: Redis, uni
     crashpoints.install(heard.append)
     try:
         answers = await asyncio.gather(*(store.read([person, Subject(1, "nobody")]) for person in people))
+        _, along = await store.read(people[:1], [store.key(people[0]), b"not-there"])
     finally:
         crashpoints.install(None)
-    assert heard.count("before:redis:MGET") == 1
-    for n, (mine, nobodys) in enumerate(answers):
+    assert heard.count("before:redis:MGET") == 2
+    assert along == (await store.raw(people[0]), None)
+    for n, ((mine, nobodys), _) in enumerate(answers):
         assert mine.shelf.scopes() == [n]
         assert not mine.shelf.eligible(n, limits, NOW)
         assert nobodys.shelf.scopes() == []
@@ -184,7 +186,7 @@ async def test_readers_share_one_command_and_each_gets_its_own(redis: Redis, uni
 async def test_the_mark_stands_only_if_the_store_was_not_wiped_meanwhile(redis: Redis, unique: Unique) -> None:
     keys = Keys(unique("caps"))
     store = CapsStore(redis, keys)
-    assert not (await store.read([Subject(1, "u")]))[0].sure
+    assert not (await store.read([Subject(1, "u")]))[0][0].sure
     await store.begin_rebuild("one")
     await redis.call("DEL", keys.tagged("caps", "caps", "building"))  # what a wipe does
     assert not await store.end_rebuild("one")
@@ -192,7 +194,7 @@ async def test_the_mark_stands_only_if_the_store_was_not_wiped_meanwhile(redis: 
     await store.begin_rebuild("two")
     assert not await store.end_rebuild("one")
     assert await store.end_rebuild("two")
-    assert (await store.read([Subject(1, "u")]))[0].sure
+    assert (await store.read([Subject(1, "u")]))[0][0].sure
 
 
 async def test_a_read_that_fails_tells_everybody_who_asked(unique: Unique) -> None:

@@ -149,18 +149,6 @@ async def test_a_lifetime_limit_outlives_the_rows(house: CapsHouse, engines: Eng
     assert caps.verdict(house.rules(), house.clock.now_ms()).next_eligible_at is None
 
 
-async def test_two_ids_of_one_person_share_their_views(house: CapsHouse) -> None:
-    await house.caps.ensure("t")
-    await house.accept(house.view("a", user="ann"))
-    await house.accept(house.view("b", user="bob"))
-    assert await house.shown(user="bob")
-    await house.caps.merge(house.tenant, "bob", "ann")
-    assert not await house.shown(user="bob")
-    assert await house.raw("ann") == b""
-    await house.caps.merge(house.tenant, "bob", "ann")
-    assert not await house.shown(user="bob")
-
-
 async def test_redis_away_asks_postgresql_and_both_away_is_busy(house: CapsHouse) -> None:
     await house.commit(house.view("a"), house.view("b"))
     away = Redis("redis://127.0.0.1:1/0")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from handbill.banners.geo import Countries, Unreadable, unpacked
+from handbill.infra.geo import Countries, Unreadable, unpacked
 from tests.kit.mmdb import mmdb
 
 DUTCH = mmdb({"10.0.0.0/8": "NL", "192.0.2.0/24": "DE"})

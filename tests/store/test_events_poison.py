@@ -13,6 +13,7 @@ import pytest
 from handbill.caps.model import Subject
 from handbill.events.model import Dropped, Event, Impression, View, encode
 from handbill.events.policy import ConsumerPolicy
+from handbill.events.service import Chosen
 from handbill.infra.postgres import Database
 from handbill.infra.redis import Redis
 from handbill.infra.sqlfiles import Sql
@@ -167,9 +168,9 @@ async def test_parked_events_come_back_once_and_only_once(
             await boss.execute("alter table caps.user_views drop constraint ill")
         assert len(await parked(database, tenant)) == 6
         assert await house.caps._store.raw(Subject(tenant, "ada")) == b""
-        dry = await house.events.replay(tenant, dry_run=True)
+        dry = await house.events.dead.replay(Chosen(tenant), dry_run=True)
         assert (dry.matched, dry.sent) == (6, 0)
-        told = await house.events.replay(tenant)
+        told = await house.events.dead.replay(Chosen(tenant))
         assert (told.matched, told.sent, told.unreadable) == (6, 6, 0)
         await house.drained()
         book = ledger.Ledger()

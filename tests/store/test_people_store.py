@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 import pytest
@@ -16,71 +14,12 @@ from handbill.events.model import Edge as SaidEdge
 from handbill.infra.postgres import Database
 from handbill.infra.sqlfiles import Sql
 from handbill.kit.errors import NotFound
-from handbill.people import store
 from handbill.people.folding import Folder
-from handbill.people.gather import Gathered
+from handbill.people.gather import Gathered, edge_key
 from handbill.people.identity import fold
-from handbill.people.model import Edge, EdgeKind, EdgeName
+from handbill.people.model import EdgeKind, EdgeName
 from tests.conftest import MakeTenant
-
-
-def said(tenant: int, name: str, at: int, event: str, who: str, **more: Any) -> CapturedEvent:
-    return CapturedEvent(tenant, name, at, at, event, who, "own", **more)
-
-
-HOUR = 3_600_000
-STATE = {
-    "persons": "named_by, ids, identified_at, identified_event, last_edge_at, last_edge_event, properties, created_at",
-    "distinct_ids": "distinct_id, first_seen_at",
-    "properties": "distinct_id, words, moments",
-    "person_edges": "kind, source_id, target_id, first_at, first_event, outcome",
-    "warnings": "edge_key, code, detail, at",
-    "unfolded": "distinct_id",
-    "event_definitions": "event_name, first_seen_at, last_seen_at",
-    "property_definitions": "property_type, property_name, value_type, first_seen_at, last_seen_at",
-    "event_properties": "event_name, property_name, value_type, first_seen_at, last_seen_at",
-}
-NAMES = Sql(
-    "select d.distinct_id, p.named_by from people.distinct_ids d"
-    " join people.persons p on p.tenant_id = d.tenant_id and p.person_id = d.person_id where d.tenant_id = $1"
-)
-
-
-def history(seed: int, size: int = 60) -> list[CapturedEvent]:
-    chance = random.Random(seed)
-    ids = [f"id{n}" for n in range(12)]
-    events = []
-    for number in range(size):
-        at = chance.randrange(6 * HOUR)
-        who, event = chance.choice(ids), said(0, f"e{number:03}", at, chance.choice(("see", "buy")), "")
-        props = json.dumps({"price": chance.choice((1, "1", "dear", None))}).encode()
-        told = json.dumps({chance.choice(("plan", "city")): chance.randrange(4)}).encode()
-        more: dict[str, Any] = chance.choice(
-            (
-                {}, {"set": told}, {"set_once": told}, {"unset": json.dumps(list(json.loads(told))).encode()},
-                {"edge": SaidEdge(chance.choice(list(EdgeKind)), chance.choice(ids))}, {"name": "$identify"},
-            )
-        )  # fmt: skip
-        events.append(msgspec.structs.replace(event, distinct_id=who, properties=props, **more))
-    return events
-
-
-async def commit(database: Database, tenant: int, events: Sequence[CapturedEvent]) -> None:
-    gathered = Gathered(msgspec.structs.replace(each, tenant=tenant) for each in events)
-    async with database.worker() as tx:
-        await store.write(tx, gathered)
-        await store.write_definitions(tx, gathered.seen.seen())
-
-
-async def state(database: Database, tenant: int) -> dict[str, list[str]]:
-    found = {}
-    async with database.worker() as tx:
-        for table, columns in STATE.items():
-            rows = await tx.fetch(Sql(f"select {columns} from people.{table} where tenant_id = $1"), tenant)
-            found[table] = sorted(repr(tuple(row)) for row in rows)
-        named = await tx.fetch(NAMES, tenant)
-        found["named"] = sorted(repr(tuple(row)) for row in named)
-    return found
+from tests.kit.people import commit, everybody, history, said, state
 
 
 async def live(database: Database, tenant: int, events: Sequence[CapturedEvent], seed: int) -> dict[str, list[str]]:
@@ -111,7 +50,7 @@ async def test_any_order_split_and_repetition_gives_the_same_rows(
     assert await live(database, await make_tenant(), events, seed + 100) == expected
     edges = list(Gathered(events).edges.values())
     pure = fold(edges)
-    assert expected["named"] == sorted(repr((each, pure.name_of(each))) for _, each in Gathered(events).ids)
+    assert expected["named"] == sorted(repr((each, pure.name_of(each))) for each in everybody(events))
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -122,7 +61,7 @@ async def test_an_undone_edge_never_was(database: Database, make_tenant: MakeTen
     undone, never = await make_tenant(), await make_tenant()
     folder = Folder(database)
     before = await live(database, undone, events, seed)
-    await folder.void(undone, taken_back, "an operator")
+    await folder.void(undone, edge_key(taken_back), "an operator")
     without = [
         msgspec.structs.replace(each, edge=None, name="see") if _name(each) == taken_back else each for each in events
     ]
@@ -133,10 +72,10 @@ async def test_an_undone_edge_never_was(database: Database, make_tenant: MakeTen
     await commit(database, undone, events)
     await folder.fold(undone)
     assert await state(database, undone) == found, "said again, it stays undone"
-    await folder.restore(undone, taken_back)
+    await folder.restore(undone, edge_key(taken_back))
     assert await state(database, undone) == before
     with pytest.raises(NotFound):
-        await folder.restore(undone, taken_back)
+        await folder.restore(undone, edge_key(taken_back))
 
 
 def _name(event: CapturedEvent) -> EdgeName | None:
@@ -174,7 +113,7 @@ async def test_saying_the_same_again_writes_no_words_and_marks_nobody(database: 
     first = said(tenant, "e1", 1, "$set", "zoe", set=b'{"plan":"pro"}')
     await commit(database, tenant, [first])
     folder = Folder(database)
-    assert await folder.fold(tenant) == 1
+    assert await folder.fold(tenant) == 0, "new and linked to nobody: the batch itself wrote the person"
     await commit(database, tenant, [msgspec.structs.replace(first, id="e2", at=9)])
     assert await folder.fold(tenant) == 0
     late = msgspec.structs.replace(first, id="e3", at=5, set=b'{"plan":"free"}')
@@ -190,9 +129,27 @@ async def test_a_move_is_told_to_the_event_store_by_a_version(database: Database
     joined = said(tenant, "e3", 3, "$identify", "zoe", edge=SaidEdge(EdgeKind.IDENTIFY, "phone"))
     await commit(database, tenant, [joined])
     await folder.fold(tenant)
-    await folder.void(tenant, Edge(EdgeKind.IDENTIFY, "phone", "zoe", 3, "e3").name, "an operator")
+    await folder.void(tenant, edge_key(EdgeName(EdgeKind.IDENTIFY, "phone", "zoe")), "an operator")
     async with database.worker() as tx:
         rows = await tx.fetch(
             Sql("select distinct_id, version from people.distinct_ids where tenant_id = $1 order by 1"), tenant
         )
     assert [tuple(row) for row in rows] == [("phone", 2), ("zoe", 0)]
+
+
+async def test_a_newer_edge_is_appended_and_only_a_late_one_folds_anew(database: Database, tenant: int) -> None:
+    """A shared device: every user logs in on it. Each login looks at two people, however many came before."""
+    folder = Folder(database)
+    for number in range(30):
+        login = said(tenant, f"e{number:02}", 10 + number, "$identify", f"user{number}",
+                     edge=SaidEdge(EdgeKind.IDENTIFY, "kiosk"))  # fmt: skip
+        await commit(database, tenant, [login])
+        await folder.fold(tenant)
+    assert folder.refolds == 0
+    before = await state(database, tenant)
+    assert len(before["warnings"]) == 29
+    late = said(tenant, "late", 1, "$identify", "owner", edge=SaidEdge(EdgeKind.IDENTIFY, "kiosk"))
+    await commit(database, tenant, [late])
+    await folder.fold(tenant)
+    assert folder.refolds == 1
+    assert len((await state(database, tenant))["warnings"]) == 30

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from handbill.api import fastlane
 from handbill.api.clients import Clients
 from handbill.api.cors import Cors
 from handbill.api.fastlane import FastLane
@@ -185,3 +186,37 @@ async def test_a_body_is_whole_or_refused(messages: list[dict[str, Any]], code: 
     scope = {"type": "http", "method": "POST", "path": "/x", "headers": [], "client": None}
     await door(scope, receive, Heard().send)
     assert told == [code]
+
+
+async def test_large_bodies_together_have_a_limit_and_give_it_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fastlane, "LARGE_BYTES", 10)
+    monkeypatch.setattr(fastlane, "LARGE_HELD_BYTES", 150)
+    inside: list[Heard] = []
+
+    async def slow(request: FastRequest) -> FastReply:
+        """Asks again while it holds its own body."""
+        if request.body.startswith(b"first"):
+            inside.append(await asked(b"x" * 90, (b"content-length", b"90")))  # no room beside the first
+            inside.append(await asked(b"x" * 8, (b"content-length", b"8")))  # small ones pass
+            inside.append(await asked(b"x" * 20))  # may be as long as the limit says
+        return FastReply(200, b"kept")
+
+    lane = FastLane([FastRoute("POST", "/hot", slow)], behind, clients=Clients([]), cors=Cors(["*"]), body_limit=100)
+
+    async def asked(body: bytes, *headers: tuple[bytes, bytes]) -> Heard:
+        heard = Heard()
+        messages = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def receive() -> dict[str, Any]:
+            return messages.pop(0) if messages else {"type": "http.disconnect"}
+
+        scope = {"type": "http", "method": "POST", "path": "/hot", "headers": list(headers)}
+        await lane(scope, receive, heard.send)
+        return heard
+
+    first = await asked(b"first".ljust(80), (b"content-length", b"80"))
+    assert first.status == 200
+    assert [one.status for one in inside] == [503, 200, 503]
+    assert json.loads(inside[0].body)["code"] == "BODIES_BUSY"
+    assert inside[0].headers[b"retry-after"] == b"1"
+    assert (await asked(b"x" * 90, (b"content-length", b"90"))).status == 200

@@ -201,17 +201,25 @@ def interleaved(stories: list[list[Change]], chance: random.Random) -> list[Chan
     return told
 
 
+def retold(*values: bytes) -> bytes:
+    """A value from what others say, as when somebody's value is written anew."""
+
+    def limits_of(_: int) -> Limits:
+        return Limits((Window(2, HORIZON),))
+
+    return ledger.apply(
+        b"", [each for value in values for each in ledger.changes_of(value, limits_of)], NOW, SWEEP
+    ).value
+
+
 @given(st.lists(fate, max_size=15), st.lists(fate, max_size=15))
-def test_two_people_merged_are_one_whichever_is_named_first(mine: Fates, theirs: Fates) -> None:
+def test_values_told_again_are_one_whichever_comes_first(mine: Fates, theirs: Fates) -> None:
     both = mine + theirs
     stories = lives(both)
     one = value_of(*(each for story in stories[: len(mine)] for each in story))
     other = value_of(*(each for story in stories[len(mine) :] for each in story))
 
-    def limits_of(_: int) -> Limits:
-        return Limits((Window(2, HORIZON),))
-
-    merged = ledger.merge(one, other, limits_of, NOW, SWEEP)
-    assert merged == ledger.merge(other, one, limits_of, NOW, SWEEP)
+    merged = retold(one, other)
+    assert merged == retold(other, one)
     assert merged == expected(both)
-    assert ledger.merge(merged, one, limits_of, NOW, SWEEP) == merged
+    assert retold(merged, one) == merged

@@ -103,15 +103,16 @@ def test_a_soft_reader_does_not_see_leases_and_a_strict_one_does() -> None:
     assert (held.eligible, held.next_eligible_at) == (False, START + LEASE)
 
 
-def test_leases_move_with_their_person() -> None:
+def test_leases_are_told_again_with_the_views() -> None:
     def limits_of(_: int) -> Limits:
         return Limits((Window(2, 1_000),))
 
     slot = [(SCOPE, (Window(2, 1_000),))]
     one, _ = ledger.lease(b"", slot, START, START + LEASE, 1)
     other, _ = ledger.lease(b"", slot, START, START + LEASE, 2)
-    both = ledger.merge(one, other, limits_of, START, SWEEP)
+    told = [*ledger.changes_of(one, limits_of), *ledger.changes_of(other, limits_of)]
+    both = ledger.apply(b"", told, START, SWEEP).value
     assert Shelf(both).leases(SCOPE, START) == [START + LEASE] * 2
     assert ledger.lease(both, slot, START, START + LEASE, 3)[1] == 0
-    assert ledger.merge(one, other, limits_of, START + LEASE, SWEEP) == b"", "ended leases are nobody's"
+    assert ledger.apply(b"", told, START + LEASE, SWEEP).value == b"", "ended leases are nobody's"
     assert Shelf(both).scopes() == [SCOPE | LEASED]

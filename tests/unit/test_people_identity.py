@@ -48,7 +48,7 @@ def test_a_source_that_is_somebody_is_refused_and_the_user_can_read_why() -> Non
     edges = [edge(1, "phone", "alice"), edge(2, "alice", "bob")]
     folding = fold(edges)
     assert folding.people() == {"alice": frozenset(("phone", "alice")), "bob": frozenset(("bob",))}
-    (notice,) = notices(edges, folding)
+    (notice,) = notices(edges, folding.outcomes)
     assert notice.code is Outcome.REFUSED_IDENTIFIED
     assert "“alice” was not merged into “bob”" in notice.text
     assert "merge them explicitly" in notice.text
@@ -92,7 +92,7 @@ def test_more_ids_than_the_limit_are_quarantined_inside_the_fold() -> None:
     assert len(folding.people()["kiosk"]) == 1_000
     refused = [each for each in edges if folding.outcomes[each.name] is Outcome.REFUSED_TOO_MANY]
     assert refused == edges[999:]
-    assert "more than 1000 ids" in notices(edges, folding)[0].text
+    assert "more than 1000 ids" in notices(edges, folding.outcomes)[0].text
 
 
 def test_a_shared_device_never_costs_more_than_its_newest_edge() -> None:

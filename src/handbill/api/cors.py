@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-_ALLOWED_HEADERS = b"authorization, content-type, x-write-key, x-request-id"
+_ALLOWED_HEADERS = (
+    b"authorization, content-type, content-encoding, x-write-key, x-api-key, x-request-id, anonymousid, "
+    b"posthog-sdk-info, posthog-attempt, posthog-request-id, posthog-request-timestamp"
+)
 _METHODS = b"GET, POST, OPTIONS"
 
 

@@ -17,7 +17,7 @@ from prometheus_client import Counter
 from handbill.api.clients import Clients, request_id
 from handbill.api.cors import Cors
 from handbill.api.problems import MEDIA_TYPE, headers_of, problem, translated
-from handbill.kit.errors import NotAllowed, TooLarge
+from handbill.kit.errors import Busy, NotAllowed, TooLarge
 from handbill.kit.fast import FastDoc, FastReply, FastRequest, FastRoute
 from handbill.kit.telemetry import logs, metrics, tracing
 
@@ -26,6 +26,9 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
+LARGE_BYTES = 1_048_576
+LARGE_HELD_BYTES = 256 * 1_048_576
+"""Bodies larger than the one may together take no more than the other: memory must not grow with the clients."""
 DRAINED_BYTES = 1_048_576
 DRAINED_S = 10.0
 
@@ -69,6 +72,7 @@ class FastLane:
         self._cors = cors
         self._body_limit = body_limit
         self._counters: dict[tuple[str, str, int], Counter] = {}
+        self._held = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -92,16 +96,22 @@ class FastLane:
     async def _answer(self, route: FastRoute, scope: Scope, receive: Receive, send: Send) -> None:
         headers = dict(scope["headers"])
         number = request_id(headers.get(b"x-request-id"))
+        held = 0
         try:
             body = b""
             if route.method != "GET":
-                body = await _body(receive, headers, route.body_limit or self._body_limit)
+                limit = route.body_limit or self._body_limit
+                if limit > LARGE_BYTES:
+                    held = await self._hold(receive, headers, limit)
+                body = await _body(receive, headers, limit)
             with tracing.span(route.span):
                 reply = await route.handler(self._request(route, scope, headers, body, number))
         except ClientGone:
             return
         except Exception as error:  # noqa: BLE001 - any error is an answer here; _failed logs what nobody foresaw
             reply = _failed(error, number, route)
+        finally:
+            self._held -= held
         found = [(b"content-type", reply.content_type), (b"x-request-id", number.encode())]
         if reply.headers:
             found += reply.headers
@@ -109,6 +119,22 @@ class FastLane:
             found += self._cors.headers(origin)
         await _write(send, reply.status, reply.body, found)
         self._counted(route, reply.status).inc()
+
+    async def _hold(self, receive: Receive, headers: dict[bytes, bytes], limit: int) -> int:
+        """Room for a large body, before it is read; one that does not say its length may be as long as it likes."""
+        told = headers.get(b"content-length", b"")
+        wanted = min(int(told), limit) if told.isdigit() else limit
+        if wanted <= LARGE_BYTES:
+            return 0
+        if self._held + wanted > LARGE_HELD_BYTES:
+            await drain(receive)
+            raise Busy(
+                "Too many large bodies at once; nothing of this one was kept, send it again.",
+                code="BODIES_BUSY",
+                retry_after=1.0,
+            )
+        self._held += wanted
+        return wanted
 
     def _counted(self, route: FastRoute, status: int) -> Counter:
         """The counter of this route and status, looked up once: labels cost more than counting."""

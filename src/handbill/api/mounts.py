@@ -6,7 +6,10 @@ from types import ModuleType
 
 from handbill.banners import routes as banners
 from handbill.events import routes as events
+from handbill.insights import routes as insights
 from handbill.jobs import routes as jobs
+from handbill.people import routes as people
+from handbill.segments import routes as segments
 from handbill.tenants import routes as tenants
 
 MOUNTS: dict[str, ModuleType] = {
@@ -14,7 +17,10 @@ MOUNTS: dict[str, ModuleType] = {
     "jobs": jobs,
     "banners": banners,
     "events": events,
+    "people": people,
+    "segments": segments,
+    "insights": insights,
 }
 
-FASTLANES: tuple[str, ...] = ("banners",)
+FASTLANES: tuple[str, ...] = ("banners", "capture")
 """Services of the house with hot routes: each has `fast_routes() -> list[FastRoute]`."""

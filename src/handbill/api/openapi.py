@@ -92,6 +92,9 @@ def _hot(route: FastRoute, doc: FastDoc, schemas: dict[str, Any]) -> dict[str, A
     reply: dict[str, Any] = {"description": "Done."}
     if doc.reply is not None:
         reply["content"] = {"application/json": _content(doc.reply, doc.reply_example, schemas)}
+    failed = _problem_reply()
+    if doc.error is not None:
+        failed["content"]["application/json"] = _content(doc.error, doc.error_example, schemas)
     operation: dict[str, Any] = {
         "tags": [doc.tag],
         "summary": doc.summary,
@@ -107,12 +110,12 @@ def _hot(route: FastRoute, doc: FastDoc, schemas: dict[str, Any]) -> dict[str, A
             }
             for one in doc.query
         ],
-        "responses": {str(doc.status): reply, **{str(code): _problem_reply() for code in doc.codes}},
+        "responses": {str(doc.status): reply, **{str(code): failed for code in doc.codes}},
     }
     if doc.body is not None:
         body = _content(doc.body, doc.body_example, schemas)
         operation["requestBody"] = {"required": True, "content": {"application/json": body}}
-    operation["responses"]["default"] = _problem_reply()
+    operation["responses"]["default"] = failed
     if doc.write_key:
         operation["security"] = [{"writeKey": []}]
     return operation

@@ -44,7 +44,7 @@ async def serve(house: House, settings: Settings, *, ready: Callable[[], None] |
             try:
                 if await _started(house, stopping):
                     garbage.settle()
-                    await _run(build(house, settings), settings, stopping, ready)
+                    await _run(house, build(house, settings), settings, stopping, ready)
             finally:
                 await house.stop()
         finally:
@@ -66,7 +66,9 @@ async def _started(house: House, stopping: asyncio.Event) -> bool:
     return False
 
 
-async def _run(app: App, settings: Settings, stopping: asyncio.Event, ready: Callable[[], None] | None) -> None:
+async def _run(
+    house: House, app: App, settings: Settings, stopping: asyncio.Event, ready: Callable[[], None] | None
+) -> None:
     host, port = settings.api.host, settings.api.port
     server = Server(
         app,
@@ -89,6 +91,7 @@ async def _run(app: App, settings: Settings, stopping: asyncio.Event, ready: Cal
             raise Broken("The HTTP server ended by itself; start it again and look at the lines before this one.")
     finally:
         waiting.cancel()
+        house.insights.hang_up()  # live tails end now: they would hold the stop until they are cut
         await _stop(server, serving, settings.api.kill_timeout_s)
 
 

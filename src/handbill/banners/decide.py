@@ -21,6 +21,7 @@ from handbill.caps.model import Viewer
 from handbill.caps.service import Caps, CapsService
 from handbill.kit.errors import Busy
 from handbill.kit.telemetry import metrics
+from handbill.segments.service import Known
 
 _REMEMBERED = 20_000
 _RULE_COST = 20
@@ -33,11 +34,15 @@ _Key = tuple[int, str, str | None, str | None]
 
 
 class Ask(msgspec.Struct, frozen=True):
-    """For whom, when, under which circumstances; `values` are what targeting reads."""
+    """For whom, when, under which circumstances; `values` are what targeting reads.
+
+    `missing` is what rules ask of the person and nobody can answer for now.
+    """
 
     viewer: Viewer
     now_ms: int
     values: Mapping[str, Any]
+    missing: frozenset[str] = frozenset()
 
     @property
     def user(self) -> str:
@@ -54,7 +59,16 @@ class Shown(msgspec.Struct, frozen=True):
 class Decider:
     """`seed` belongs to the installation: with the same seed and clock the same question has the same answer."""
 
-    def __init__(self, catalogue: Catalogue, caps: CapsService, rates: Rates | None, *, seed: bytes = b"") -> None:
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        caps: CapsService,
+        rates: Rates | None,
+        *,
+        seed: bytes = b"",
+        known: Known | None = None,
+    ) -> None:
+        self._known = known
         self._catalogue = catalogue
         self._caps = caps
         self._rates = rates
@@ -99,6 +113,8 @@ class Decider:
         caps = await self.caps(plan, mask, slots, ask) if mask else None
         if caps is None:
             return Shown([[] for _ in slots])
+        if plan.people is not None:
+            mask, ask = self.met(plan, mask, ask, caps)
         if not plan.strict:
             return Shown(self.choose(plan, mask, slots, ask, caps))
         return await self.leased(plan, mask, slots, ask, caps)
@@ -108,14 +124,31 @@ class Decider:
         mask = plan.open(ask.now_ms)
         return plan.index.narrowed(mask, ask.values) if mask else 0
 
+    def met(self, plan: Plan, mask: int, ask: Ask, caps: Caps) -> tuple[int, Ask]:
+        """The same once the person is known: its value came beside the caps."""
+        people = plan.people
+        if people is None:
+            return mask, ask
+        found: dict[str, Any] = {}
+        missing = people.needs
+        if self._known is not None:
+            found, missing = self._known.read(ask.viewer.tenant_id, ask.user, caps.beside, people.needs)
+        ask = Ask(ask.viewer, ask.now_ms, {**ask.values, **found}, missing)
+        return people.narrowed(mask, ask.values, missing), ask
+
     async def caps(self, plan: Plan, mask: int, slots: Slots, ask: Ask) -> Caps | None:
         """What the user has seen; None when nobody can tell."""
         viewer = ask.viewer
         key = (viewer.tenant_id, viewer.user_id, viewer.device_id, viewer.session_id)
+        beside: Sequence[bytes] = ()
+        if plan.people is not None and self._known is not None:
+            beside = self._known.keys(viewer.tenant_id, viewer.user_id)
         try:
-            caps = await self._caps.look(viewer, plan.kinds)
+            caps = await self._caps.look(viewer, plan.kinds, beside)
             if (plan.raised or not caps.sure) and _unsure(plan, mask, slots, ask, caps):
+                along = caps.beside
                 caps = await self._caps.completed(viewer, plan.kinds, caps)
+                caps.beside = along
         except Busy:
             known = self._recent.get(key) or self._older.get(key)
             metrics.DECIDE_FALLBACK.labels("empty" if known is None else "memory").inc()

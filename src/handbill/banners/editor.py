@@ -10,6 +10,7 @@ from uuid import UUID
 from msgspec import UNSET, structs
 
 from handbill.banners import store
+from handbill.banners.asking import Asking
 from handbill.banners.catalogue import Catalogue
 from handbill.banners.checks import (
     banner_faults,
@@ -52,7 +53,10 @@ T = TypeVar("T")
 
 
 class Editor:
-    def __init__(self, database: Database, catalogue: Catalogue, audit: Audit, clock: Clock, ids: Ids) -> None:
+    def __init__(
+        self, database: Database, catalogue: Catalogue, audit: Audit, clock: Clock, ids: Ids, asking: Asking
+    ) -> None:
+        self._asking = asking
         self._database = database
         self._catalogue = catalogue
         self._audit = audit
@@ -175,18 +179,23 @@ class Editor:
         """All of them or none: one transaction. Faults name the place of their banner when there are several."""
         made: list[BannerView] = []
         faults: list[Fault] = []
+        rules = [new.targeting for new in news]
         async with self._database.tenant(tenant) as tx:
+            await self._asking.begin(tx, tenant, *rules)
             for place, new in enumerate(news):
                 try:
                     banner = await store.create_banner(tx, await self._drawn(tx, tenant, new))
                 except Invalid as error:
-                    at = f"[{place}]." if len(news) > 1 else ""
+                    if len(news) == 1:
+                        raise
+                    at = f"[{place}]."
                     faults += [Fault(at + fault.field, fault.reason) for fault in error.faults]
                     continue
                 view = await self._view(tx, banner)
                 await self._note(tx, tenant, actor, "banner.create", view.banner_id, None, view)
                 made.append(view)
             refuse(faults)
+            await self._asking.tell(tx, tenant, *rules)
         await self._catalogue.changed(tenant)
         return made
 
@@ -211,9 +220,11 @@ class Editor:
         async with self._database.tenant(tenant) as tx:
             before = _found(await store.find_banner(tx, tenant, public_id, lock=True), "BANNER")
             etags.check(version, before.version)
+            await self._asking.begin(tx, tenant, before.targeting, patch.targeting)
             wanted = await self._patched(tx, tenant, before, patch, now)
             after = await self._view(tx, await store.update_banner(tx, wanted, now))
             await self._note(tx, tenant, actor, "banner.change", public_id, await self._view(tx, before), after)
+            await self._asking.tell(tx, tenant, before.targeting, wanted.targeting)
         await self._catalogue.changed(tenant)
         return after
 
@@ -222,11 +233,15 @@ class Editor:
         now = self._clock.now()
         async with self._database.tenant(tenant) as tx:
             before = _found(await store.find_banner(tx, tenant, public_id, lock=True), "BANNER")
+            await self._asking.begin(tx, tenant, before.targeting)
+            if not archived:
+                await self._asking.check(tx, before)
             # While it lay in the archive nobody kept its views in Redis: back from there, PostgreSQL is asked.
             wanted = structs.replace(before, archived_at=now if archived else None, limits_raised_at=now)
             after = await self._view(tx, await store.update_banner(tx, wanted, now))
             action = "banner.archive" if archived else "banner.restore"
             await self._note(tx, tenant, actor, action, public_id, await self._view(tx, before), after)
+            await self._asking.tell(tx, tenant, before.targeting)
         await self._catalogue.changed(tenant)
         return after
 
@@ -235,6 +250,7 @@ class Editor:
         now = self._clock.now()
         async with self._database.tenant(tenant) as tx:
             banner = _found(await store.find_banner(tx, tenant, public_id), "BANNER")
+            await self._asking.begin(tx, tenant, banner.targeting)
             copy = structs.replace(
                 banner,
                 public_id=self._ids.new(),
@@ -246,6 +262,7 @@ class Editor:
             )
             made = await self._view(tx, await store.create_banner(tx, copy))
             await self._note(tx, tenant, actor, "banner.clone", made.banner_id, await self._view(tx, banner), made)
+            await self._asking.tell(tx, tenant, banner.targeting)
         await self._catalogue.changed(tenant)
         return made
 
@@ -254,8 +271,10 @@ class Editor:
         async with self._database.tenant(tenant) as tx:
             banner = _found(await store.find_banner(tx, tenant, public_id, lock=True), "BANNER")
             etags.check(version, banner.version)
+            await self._asking.begin(tx, tenant, banner.targeting)
             await store.delete_banner(tx, banner, self._clock.now())
             await self._note(tx, tenant, actor, "banner.delete", public_id, await self._view(tx, banner), None)
+            await self._asking.tell(tx, tenant, banner.targeting)
         await self._catalogue.changed(tenant)
 
     # --- deciding
@@ -292,6 +311,7 @@ class Editor:
         )  # fmt: skip
         banner = structs.replace(banner, name=banner.name[:200])
         refuse(banner_faults(banner))
+        await self._asking.check(tx, banner)
         return banner
 
     async def _patched(self, tx: Tx, tenant: int, before: Banner, patch: BannerPatch, now: datetime) -> Banner:
@@ -309,6 +329,7 @@ class Editor:
             given["placement_ids"] = await self._placement_numbers(tx, tenant, patch.placement_ids)
         wanted: Banner = structs.replace(before, **given)
         refuse(banner_faults(wanted))
+        await self._asking.check(tx, wanted)
         if limits_raised(before, wanted):
             wanted = structs.replace(wanted, limits_raised_at=now)
         return structs.replace(wanted, schedule_status=schedule_status(wanted.publish_at, wanted.expires_at, now))

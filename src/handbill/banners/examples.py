@@ -107,6 +107,7 @@ STATS: dict[str, Any] = {
     "fresh_at": "2026-06-19T12:00:00Z",
     "days": [],
     "suspected": [{"reason": "too_fast", "kind": "click", "events": 2}],
+    "uniques": {"impressions": 640, "clicks": 31, "views": 420, "note": None},
 }
 
 

@@ -9,6 +9,7 @@ from handbill.banners.model import Banner, Campaign
 from handbill.banners.pace import Pace
 from handbill.banners.plan import Entry, Plan, Slot
 from handbill.banners.targeting.nodes import clauses
+from handbill.banners.targeting.people import asked
 from handbill.banners.targeting.reader import read
 from handbill.banners.wire import Verdict, Why
 from handbill.caps.model import FOREVER_MS, Kind, Rule
@@ -39,7 +40,9 @@ class Explainer:
 
     async def explained(self, plan: Plan, slots: Slots, ask: Ask) -> tuple[Shown, list[Verdict]]:
         mask = self._decider.candidates(plan, ask)
-        caps = await self._decider.caps(plan, mask, slots, ask) if mask else None
+        caps = await self._decider.caps(plan, mask, slots, ask) if mask or plan.people else None
+        if caps is not None:
+            mask, ask = self._decider.met(plan, mask, ask, caps)
         shown = Shown([[] for _ in slots])
         if caps is not None:
             # Nothing is held for an explanation: it must not keep anybody from seeing a strict banner.
@@ -102,7 +105,8 @@ def failed_rule(banner: Banner, ask: Ask) -> str | None:
     for clause in clauses(read(banner.targeting, str(banner.public_id))):
         if not clause.holds(ask.values):
             return clause.text
-    return None
+    missing = sorted(asked(banner.targeting) & ask.missing)
+    return f"{', '.join(missing)} of this user is not known yet" if missing else None
 
 
 def _closed(banner: Banner, campaign: Campaign | None, now: datetime) -> tuple[Why, str | None, datetime | None] | None:

@@ -17,6 +17,7 @@ from handbill.banners.model import Banner, Criterion, Placement, Variant
 from handbill.banners.ranking import DEFAULT, LIVELY, Order, settled_order
 from handbill.banners.targeting.context import Questions
 from handbill.banners.targeting.index import Clause, Index, clauses_of, mask_of
+from handbill.banners.targeting.people import People, asked, of_person
 from handbill.banners.targeting.reader import read
 from handbill.banners.variants import face, held_out, variant_of
 from handbill.caps.model import Rule
@@ -55,12 +56,19 @@ class Piece(msgspec.Struct, frozen=True):
     version: int
     clauses: tuple[Clause, ...]
     faces: tuple[Face, ...]
+    of_person: tuple[Clause, ...] = ()
+    needs: frozenset[str] = frozenset()
 
 
 def piece_of(banner: Banner) -> Piece:
     rule = read(banner.targeting, str(banner.public_id)) if banner.targeting else None
     faces = tuple(Face(banner, variant) for variant in banner.variants) or (Face(banner, None),)
-    return Piece(banner.version, clauses_of(rule), faces)
+    found = clauses_of(rule)
+    needs = asked(banner.targeting)
+    if not needs:
+        return Piece(banner.version, found, faces)
+    later = tuple(clause for clause in found if of_person(clause))
+    return Piece(banner.version, tuple(clause for clause in found if not of_person(clause)), faces, later, needs)
 
 
 class Entry:
@@ -118,8 +126,13 @@ class Plan:
             Entry(bit, banner, self.pieces[banner.id].faces, rules_of(banner, snapshot))
             for bit, banner in enumerate(banners)
         ]
-        self.index = Index([self.pieces[banner.id].clauses for banner in banners])
-        self.questions = Questions(self.index.attributes)
+        pieces_now = [self.pieces[banner.id] for banner in banners]
+        self.index = Index([piece.clauses for piece in pieces_now])
+        self.people: People | None = None
+        """What the rules ask of the person; nothing, for most."""
+        if any(piece.of_person for piece in pieces_now):
+            self.people = People([piece.of_person for piece in pieces_now], [piece.needs for piece in pieces_now])
+        self.questions = Questions(self.index.attributes | (self.people.attributes if self.people else frozenset()))
         self._banners = banners
         self._orders: dict[tuple[Criterion, ...], Order] = {}
         self._slots: dict[str, Slot] = {}

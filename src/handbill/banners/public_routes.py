@@ -11,9 +11,10 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath, HeaderParameter, QueryParameter, SkipValidation
 
 from handbill.banners import examples
-from handbill.banners.marks import BOT, is_bot
+from handbill.banners.marks import BOT
 from handbill.banners.service import BannersService
 from handbill.banners.wire import PublicBanner
+from handbill.kit.agents import is_bot
 
 Banners = NamedDependency[SkipValidation[BannersService]]
 ClickId = Annotated[str | None, QueryParameter(name="c", min_length=1, max_length=150, description="Names the click.")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from handbill.banners.asking import Asking, users_of
 from handbill.banners.backfill import Backfill
 from handbill.banners.catalogue import Catalogue
 from handbill.banners.editor import Editor
@@ -18,15 +19,18 @@ from handbill.banners.stats import Stats, StatsAnswer, StatsQuery
 from handbill.banners.tally import FIGURES
 from handbill.banners.throttle import Throttle, ThrottlePolicy
 from handbill.banners.tracking import Tracking
+from handbill.banners.uniques import Uniques
 from handbill.banners.views import Views
 from handbill.caps.service import CapsService
 from handbill.events.service import EventsService
+from handbill.infra.clickhouse import ClickHouse
 from handbill.infra.postgres import Database
 from handbill.infra.redis import Keys, Redis
 from handbill.infra.state import StateTable
 from handbill.kit.clock import Clock
 from handbill.kit.fast import FastRoute
 from handbill.kit.ids import Ids
+from handbill.segments.service import SegmentsService
 from handbill.tenants.service import TenantService
 
 __all__ = [
@@ -63,13 +67,19 @@ class BannersService:
         retention_days: int = 90,
         show: ShowPolicy | None = None,
         keys: Keys | None = None,
+        segments: SegmentsService | None = None,
+        clickhouse: ClickHouse | None = None,
     ) -> None:
         ids = Ids(clock)
         self.catalogue = catalogue
-        self.editor = Editor(database, catalogue, tenants.audit, clock, ids)
+        asking = Asking(segments.editor if segments is not None else None)
+        self.editor = Editor(database, catalogue, tenants.audit, clock, ids, asking)
+        if segments is not None:
+            segments.editor.join(users_of)
+        known = segments.known if segments is not None else None
         self.schedule = Schedule(database, redis, catalogue)
         self.rollup = Rollup(database, clock, ids)
-        self.stats = Stats(database, tenants.directory, clock)
+        self.stats = Stats(database, tenants.directory, clock, Uniques(clickhouse) if clickhouse is not None else None)
         self.retention = Retention(database, clock, days=retention_days, archive=caps.archive_month)
         self.erasure = Erasure(database)
         self.importer = Importer(catalogue, events, clock)
@@ -77,7 +87,7 @@ class BannersService:
         keys = keys or Keys()
         guard = Throttle(redis, keys, clock, throttle)
         self.backfill = Backfill(database, catalogue, caps, clock)
-        self.show = Show(database, redis, tenants.directory, catalogue, caps, events, guard, clock, keys, show)
+        self.show = Show(database, redis, tenants.directory, catalogue, caps, events, guard, clock, keys, show, known)
         self.serving = Serving(catalogue, caps, tenants.directory, clock, show=self.show)
         self._tracking = Tracking(catalogue, events, tenants.directory, guard, clock)
         self._views = Views(

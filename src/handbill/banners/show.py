@@ -9,7 +9,6 @@ import msgspec
 
 from handbill.banners.catalogue import Catalogue
 from handbill.banners.decide import Decider
-from handbill.banners.geo import Countries
 from handbill.banners.pace import Pace
 from handbill.banners.public import Public
 from handbill.banners.rates import Rates
@@ -17,9 +16,11 @@ from handbill.banners.throttle import Throttle, ThrottlePolicy
 from handbill.banners.tokens import Tokens
 from handbill.caps.service import CapsService
 from handbill.events.service import EventsService
+from handbill.infra.geo import Countries
 from handbill.infra.postgres import Database
 from handbill.infra.redis import Keys, Redis
 from handbill.kit.clock import Clock
+from handbill.segments.service import Known
 from handbill.tenants.service import Directory
 
 
@@ -46,6 +47,7 @@ class Show:
         clock: Clock,
         keys: Keys,
         policy: ShowPolicy | None = None,
+        known: Known | None = None,
     ) -> None:
         policy = policy or ShowPolicy()
         key = policy.token_key or secrets.token_bytes(32)
@@ -54,7 +56,7 @@ class Show:
         self.tokens = Tokens(key, ttl_s=policy.token_ttl_s)
         self.country = self._countries.of
         self.pace = Pace(Throttle(redis, keys, clock, ThrottlePolicy(limit=policy.decisions_per_minute)), clock)
-        self.decider = Decider(catalogue, caps, self._rates, seed=key)
+        self.decider = Decider(catalogue, caps, self._rates, seed=key, known=known)
         self.public = Public(catalogue, events, directory, self.tokens, guard, clock)
 
     async def start(self) -> None:

@@ -14,6 +14,7 @@ import msgspec
 
 from handbill.banners.suspicion import Suspected, counted
 from handbill.banners.tally import FIGURES
+from handbill.banners.uniques import AWAY, UniquePeople, Uniques
 from handbill.infra import sqlfiles
 from handbill.infra.postgres import Database, Tx
 from handbill.kit.clock import Clock
@@ -38,6 +39,7 @@ class StatsQuery(msgspec.Struct, frozen=True):
     placements: tuple[UUID, ...] = ()
     campaigns: tuple[UUID, ...] = ()
     zone: str | None = None
+    uniques: bool = False
 
 
 class StatsRow(msgspec.Struct, frozen=True):
@@ -70,7 +72,7 @@ class DayState(msgspec.Struct, frozen=True):
 class StatsAnswer(msgspec.Struct, frozen=True):
     """The rows, their sum, and how fresh they are: events accepted later than `fresh_at` may still be missing.
 
-    `suspected` events are in the counts; they were marked when their day was rolled up.
+    `suspected` events are in the counts; they were marked when their day was rolled up. `uniques` where asked for.
     """
 
     rows: list[StatsRow]
@@ -79,18 +81,20 @@ class StatsAnswer(msgspec.Struct, frozen=True):
     fresh_at: datetime
     days: list[DayState]
     suspected: list[Suspected] = []
+    uniques: UniquePeople | None = None
 
 
 class Stats:
-    def __init__(self, database: Database, directory: Directory, clock: Clock) -> None:
+    def __init__(self, database: Database, directory: Directory, clock: Clock, uniques: Uniques | None = None) -> None:
         self._database = database
+        self._uniques = uniques
         self._directory = directory
         self._clock = clock
 
     async def read(self, tenant: int, query: StatsQuery, lag_seconds: float = 0.0) -> StatsAnswer:
+        _check(query)
         zone = await self._zone(tenant, query)
         start, end = _midnight(query.start, zone), _midnight(query.end, zone)
-        _check(query)
         async with self._database.tenant(tenant) as tx:
             chosen = await self._numbers(tx, tenant, query)
             rows = await tx.fetch(
@@ -108,7 +112,10 @@ class Stats:
         points = [_row(row, names) for row in rows]
         days = [DayState(**dict(state)) for state in states]
         fresh = self._clock.now() - timedelta(seconds=lag_seconds)
-        return StatsAnswer(points, totals(points), str(zone), fresh, days, doubtful)
+        people = None
+        if query.uniques:
+            people = await self._uniques.read(tenant, start, end, chosen) if self._uniques else UniquePeople(note=AWAY)
+        return StatsAnswer(points, totals(points), str(zone), fresh, days, doubtful, people)
 
     async def _zone(self, tenant: int, query: StatsQuery) -> zoneinfo.ZoneInfo:
         name = query.zone or (await self._directory.profile(tenant)).tenant.time_zone
@@ -176,6 +183,8 @@ def _check(query: StatsQuery) -> None:
             "The range is empty or too long.",
             faults=[Fault("to", f"must be later than from, by at most {MOST_DAYS} days")],
         )
+    if query.start.year < 1970 or query.end.year > 9998:  # a zone would carry them past the calendar's ends
+        raise Invalid("There is nothing there.", faults=[Fault("from", "must be between 1970 and 9998")])
 
 
 def _midnight(day: date, zone: zoneinfo.ZoneInfo) -> datetime:

@@ -22,6 +22,7 @@ To = Annotated[date, QueryParameter(name="to", description="The day after the la
 Ids = Annotated[list[UUID] | None, QueryParameter(max_items=200)]
 By = Annotated[list[Dimension] | None, QueryParameter(name="by", max_items=3, description="One row for each of these.")]
 Zone = Annotated[str | None, QueryParameter(max_length=64, description="Whose days; the tenant's own if not given.")]
+People = Annotated[bool, QueryParameter(description="Also count different people, by person, over the whole range.")]
 
 _CSV = (
     "at,impressions,clicks,views,dismissals,marked_impressions,marked_clicks,marked_views,ctr,banner_id,placement_id,"
@@ -46,9 +47,10 @@ class StatsRoutes(Controller):
         placement_id: Ids = None,
         campaign_id: Ids = None,
         zone: Zone = None,
+        uniques: People = False,
     ) -> StatsAnswer:
         """Impressions, clicks, views and dismissals over time, by any dimension, with their sum and their freshness."""
-        query = _query(start, end, interval, by, (banner_id, placement_id, campaign_id), zone)
+        query = _query(start, end, interval, by, (banner_id, placement_id, campaign_id), zone, uniques)
         return await banners.read_stats(principal.tenant_id, query)
 
     @get("/csv", operation_id="bannerStatsCsv", media_type="text/csv", opt={"scope": "stats:read", "example": _CSV})
@@ -90,6 +92,7 @@ def _query(
     by: list[Dimension] | None,
     ids: tuple[list[UUID] | None, list[UUID] | None, list[UUID] | None],
     zone: str | None,
+    uniques: bool = False,
 ) -> StatsQuery:
     banner, placement, campaign = (tuple(each or ()) for each in ids)
-    return StatsQuery(start, end, interval, tuple(by or ()), banner, placement, campaign, zone)
+    return StatsQuery(start, end, interval, tuple(by or ()), banner, placement, campaign, zone, uniques)

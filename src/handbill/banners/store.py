@@ -58,6 +58,11 @@ async def load(tx: Tx, tenants: Sequence[int]) -> tuple[list[Banner], list[Place
     )
 
 
+async def person_rules(tx: Tx, tenant_id: int) -> list[tuple[str, Any]]:
+    """Names and rules of banners that ask about the person."""
+    return [(row["name"], msgspec.json.decode(row["targeting"])) for row in await tx.fetch(S.person_rules, tenant_id)]
+
+
 async def find_public(tx: Tx, kind: str, public_id: UUID) -> tuple[int, int] | None:
     row = await tx.fetchrow(S.find_public, kind, public_id)
     return (row["tenant_id"], row["id"]) if row else None

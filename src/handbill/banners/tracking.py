@@ -14,11 +14,12 @@ import msgspec
 
 from handbill.banners import docs, wire
 from handbill.banners.catalogue import Catalogue, Found, Kind
-from handbill.banners.marks import BOT, device_of, is_bot
+from handbill.banners.marks import BOT
 from handbill.banners.throttle import Throttle
 from handbill.banners.wire import Accepted, BatchAccepted, BatchData, ClickIn, ImpressionIn, Rejected
 from handbill.events.model import HORIZON_DAYS, Click, Dropped, Event, Impression, Reason
 from handbill.events.service import EventsService
+from handbill.kit.agents import device_of, is_bot
 from handbill.kit.clock import Clock
 from handbill.kit.errors import HandbillError, Invalid, NotFound, Unsupported
 from handbill.kit.fast import FastDoc, FastHandler, FastReply, FastRequest, FastRoute

@@ -7,7 +7,7 @@ zero, so that adding them again changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from handbill.caps import ledger
@@ -20,6 +20,9 @@ from handbill.kit.clock import Clock, from_ms
 
 _LAST_TENANT = 2**31 - 1
 
+SiblingsOf = Callable[[Sequence[Subject]], Awaitable[Mapping[Subject, list[Subject]]]]
+"""The other subjects whose views count for each of these: the other ids of its person."""
+
 
 class History:
     def __init__(self, database: Database, views: ViewStore, book: Book, clock: Clock) -> None:
@@ -27,12 +30,18 @@ class History:
         self._views = views
         self._book = book
         self._clock = clock
+        self.siblings: SiblingsOf | None = None
 
     async def of(self, subject: Subject, value: bytes) -> list[Change]:
         """What completes this value. It was read before we ask, so that every confirmed time in it is in the total."""
+        others = (await self.siblings([subject])).get(subject, []) if self.siblings is not None else []
         async with self._database.tenant(subject.tenant_id) as tx:
-            past = await self._views.of(tx, subject)
-        found = [change for view in past.views for change in self._told(view).get(subject, ())]
+            past = await self._views.of(tx, subject, [other.id for other in others])
+        mine = (subject, *others)
+        found = []
+        for view in past.views:
+            told = self._told(view)
+            found += [change for each in mine for change in told.get(each, ())]
         totals = self._totals(subject, past, found)
         if totals:
             now_ms = self._clock.now_ms()

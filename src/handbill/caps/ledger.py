@@ -151,9 +151,3 @@ def _retold(scope: int, times: Iterable[Seen], limits: Limits) -> Iterable[Chang
         verb = Verb.CONFIRM if seen.state is State.CONFIRMED else Verb.MOVE
         horizon_ms = 0 if scope & LEASED else limits.horizon_ms
         yield Change(verb, scope, seen.at_ms, seen.fingerprint, limits.keep, horizon_ms)
-
-
-def merge(one: bytes, other: bytes, limits_of: LimitsOf, now_ms: int, sweep_ms: int) -> bytes:
-    """Two people turned out to be one: every view of both, each once, whichever is named first."""
-    changes = changes_of(one, limits_of) + changes_of(other, limits_of)
-    return apply(b"", changes, now_ms, sweep_ms).value

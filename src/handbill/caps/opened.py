@@ -13,14 +13,16 @@ class Caps:
     """The values that bind one viewer: the user's, the device's, the session's, in the order of `By`.
 
     Not `sure`: PostgreSQL could not be asked, and views may be missing. `told` is what it said, where it was asked.
+    `beside` are the values of other keys that came along in the same read; none when Redis did not answer.
     """
 
-    __slots__ = ("shelves", "sure", "told")
+    __slots__ = ("beside", "shelves", "sure", "told")
 
     def __init__(self, shelves: tuple[Shelf, Shelf, Shelf], sure: bool, told: Mapping[Subject, list[Change]]) -> None:
         self.shelves = shelves
         self.sure = sure
         self.told = told
+        self.beside: tuple[bytes | None, ...] = ()
 
     def free(self, rules: Sequence[Rule], now_ms: int) -> bool:
         """The hot path: whether every window of every rule has room. A scope that is not there has no views."""

@@ -6,18 +6,18 @@ import asyncio
 import random
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from datetime import date, timedelta
-from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
 
 from handbill.caps import ledger
-from handbill.caps.book import Book, CapMove, changes, limits_for, moves_of, sweep_ms
+from handbill.caps.book import Book, CapMove, changes, moves_of, sweep_ms
 from handbill.caps.history import History
 from handbill.caps.model import ANY_LEASE, LEASED, By, Change, Rule, Subject, Verb, Viewer, Window
 from handbill.caps.opened import Caps
 from handbill.caps.packed import EMPTY, Shelf
 from handbill.caps.store import CapsStore
+from handbill.caps.together import Groups, Together
 from handbill.caps.views import NewView, ViewStore
 from handbill.infra.postgres import Database, Tx
 from handbill.infra.redis import Keys, Redis, RedisError
@@ -77,6 +77,8 @@ class CapsService:
         self.views = ViewStore()
         """Rows in the pipeline's transaction."""
         self._history = History(database, self.views, book, clock)
+        self._together = Together(database, self._store, self.views, self._history, book, clock)
+        self._history.siblings = self._together.siblings
 
     # --- the edge
     def move_commands(
@@ -114,23 +116,29 @@ class CapsService:
             for entry in entries:
                 for subject, mine in changes(self.book, verb, entry.viewer, entry.moves).items():
                     told.setdefault(subject, []).extend(mine)
-        await self._store.run(self._commands(told))
+        await self._store.run(self._commands(await self._together.spread(told)))
 
     # --- a decision
-    async def look(self, viewer: Viewer, kinds: Sequence[By] = _USER) -> Caps:
+    async def look(self, viewer: Viewer, kinds: Sequence[By] = _USER, beside: Sequence[bytes] = ()) -> Caps:
         """All that binds this viewer, in one read. Where Redis cannot be sure, PostgreSQL is asked.
 
-        Raises Busy when neither answers.
+        `beside` are other keys of Redis whose values come along. Raises Busy when neither answers.
         """
         subjects = _subjects(viewer, kinds)
         try:
-            readings = await self._store.read(list(subjects))
+            readings, along = await self._store.read(list(subjects), beside)
         except Busy:
             return await self._told(viewer, subjects, dict.fromkeys(subjects, b""), "away")
         if readings[0].sure and all(reading.sure for reading in readings):
             shelves = {subject: reading.shelf for subject, reading in zip(subjects, readings, strict=True)}
-            return _caps(viewer, shelves)
-        values = {subject: reading.shelf.value for subject, reading in zip(subjects, readings, strict=True)}
+            caps = _caps(viewer, shelves)
+        else:
+            values = {subject: reading.shelf.value for subject, reading in zip(subjects, readings, strict=True)}
+            caps = await self._unmarked(viewer, subjects, values)
+        caps.beside = along
+        return caps
+
+    async def _unmarked(self, viewer: Viewer, subjects: Iterable[Subject], values: Mapping[Subject, bytes]) -> Caps:
         try:
             return await self._told(viewer, subjects, values, "unmarked")
         except Busy:
@@ -201,15 +209,13 @@ class CapsService:
         return granted
 
     # --- people
-    async def merge(self, tenant_id: int, survivor: str, other: str) -> None:
-        """Two ids turned out to be one person: the other's views become the survivor's, late ones too."""
-        for kind in ("user", "alone"):
-            source, target = Subject(tenant_id, other, kind), Subject(tenant_id, survivor, kind)
-            while value := await self._store.raw(source):
-                told = ledger.changes_of(value, partial(limits_for, self.book, source))
-                await self._store.run(self._commands({target: told}))
-                if await self._store.forget(source, value):
-                    break
+    def follow(self, groups: Groups) -> None:
+        """From now on ids of one person share their caps. Called by the wiring, once."""
+        self._together.groups = groups
+
+    async def regrouped(self, tenant_id: int, ids: Sequence[str]) -> None:
+        """These ids were joined with others, or parted from them. Safe to repeat."""
+        await self._together.regrouped(tenant_id, ids)
 
     async def erase(self, tenant_id: int, user_id: str) -> Mapping[str, int]:
         """Forget who it was: the value goes, rows that are counted stay without a name. Safe to repeat."""
@@ -218,6 +224,11 @@ class CapsService:
         for kind in ("user", "alone"):
             await self._store.drop(Subject(tenant_id, user_id, kind))
         return cleared
+
+    async def export(self, tenant_id: int, user_id: str, most: int) -> Mapping[str, list[dict[str, Any]]]:
+        """What is kept about somebody's views, for them to read."""
+        async with self._database.worker() as tx:
+            return await self.views.export(tx, tenant_id, user_id, most)
 
     # --- retention
     async def archive_month(self, tx: Tx, month: date) -> None:
@@ -250,10 +261,11 @@ class CapsService:
         """Repeating a view changes nothing, so this may run beside live traffic."""
         count = 0
         async for page in self._history.pages(tenant_id):
-            await self._store.run(self._commands(page))
+            await self._store.run(self._commands(await self._together.spread(page)))
             count += sum(map(len, page.values()))
         async for subjects in self._history.lifetimes(tenant_id):
-            for subject in subjects:
+            shared = await self._together.siblings(subjects)
+            for subject in dict.fromkeys([*subjects, *(each for others in shared.values() for each in others)]):
                 told = await self._history.of(subject, await self._store.raw(subject))
                 await self._store.run(self._commands({subject: told}))
         metrics.CAPS_REBUILT.inc(count)

@@ -33,7 +33,7 @@ return 1
 """
 
 _FORGET = """
--- Deletes a merged value only if nobody changed it since it was read.
+-- Deletes a value only if nobody changed it since it was read.
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
 return redis.call('DEL', KEYS[1])
 """
@@ -101,15 +101,20 @@ class CapsStore:
         return [int(reply) for reply in await self._redis.many(commands)]
 
     # --- reading
-    async def read(self, subjects: Sequence[Subject]) -> list[Reading]:
-        """Everybody who asks while a read is under way shares the next one."""
-        keys = [self.key(subject) for subject in subjects]
+    async def read(
+        self, subjects: Sequence[Subject], beside: Sequence[bytes] = ()
+    ) -> tuple[list[Reading], tuple[bytes | None, ...]]:
+        """Everybody who asks while a read is under way shares the next one. `beside` are keys that come along, raw."""
+        keys = [*map(self.key, subjects), *beside]
         future: asyncio.Future[tuple[bool, list[bytes | None]]] = asyncio.get_running_loop().create_future()
         self._asked.append((keys, future))
         if self._asking is None:
             self._asking = asyncio.create_task(self._ask(), name="caps-read")
         whole, values = await future
-        return [_opened(value, whole) for value in values]
+        if not beside:
+            return [_opened(value, whole) for value in values], ()
+        own = len(subjects)
+        return [_opened(value, whole) for value in values[:own]], tuple(values[own:])
 
     async def _ask(self) -> None:
         await asyncio.sleep(0)  # let the requests of this turn of the loop join
@@ -157,15 +162,30 @@ class CapsStore:
         """Set the mark. False: the store was wiped meanwhile, or another rebuild took over; begin again."""
         return bool(await self._stand([self._mark, self._building], [token]))
 
-    # --- merging
+    # --- writing anew
     async def raw(self, subject: Subject) -> bytes:
         return await self._redis.call("GET", self.key(subject)) or b""
 
     async def drop(self, subject: Subject) -> None:
         await self._redis.call("DEL", self.key(subject))
 
-    async def forget(self, subject: Subject, was: bytes) -> bool:
-        return bool(await self._forget([self.key(subject)], [was]))
+    async def replace(
+        self, subject: Subject, was: bytes, changes: Sequence[Change], now_ms: int, sweep_ms: int
+    ) -> bool:
+        """The value that these changes make, instead of what it was. False: it was another by then; begin again.
+
+        Nobody sees a moment in between; and if it was another, the changes only add what is committed.
+        """
+        applied = [self.command(subject, changes, now_ms, sweep_ms)] if changes else []
+        if not was and not applied:
+            return True
+        forget = self._forget.command([self.key(subject)], [was])
+        forgotten, *replies = await self._redis.many([forget, *applied], atomic=True)
+        for reply in replies:
+            trouble = self.trouble(reply)
+            if trouble is not None:
+                raise trouble
+        return bool(forgotten) or not was
 
 
 def _opened(value: bytes | None, whole: bool) -> Reading:

@@ -108,23 +108,28 @@ class ViewStore:
             people = sorted(users)
             await tx.execute(S.add_users, *_columns(people), [from_ms(users[person]) for person in people])
 
-    async def of(self, tx: Tx, subject: Subject) -> Past:
-        """Counted views whose rows are still there, and what the totals say beyond them."""
+    async def of(self, tx: Tx, subject: Subject, others: Sequence[str] = ()) -> Past:
+        """Counted views whose rows are still there, and what the totals say beyond them; `others` are one with it."""
         tenant_id = subject.tenant_id
         if subject.kind == "device":
             rows = await tx.fetch(S.views_of_device, tenant_id, subject.id, _MOST_OF_ONE)
         else:
             user_id = subject.id.partition("\0")[0]
-            rows = await tx.fetch(S.views_of_user, tenant_id, user_id, _MOST_OF_ONE, subject.kind)
+            rows = await tx.fetch(S.views_of_user, tenant_id, [user_id, *others], _MOST_OF_ONE, subject.kind)
         found = Past([], {}, {})
         for row in rows:
             if row["total"] is None:
                 found.views.append(_past(row, tenant_id, row["user_id"]))
             elif row["scope"] is None:
-                found.totals[scope(Kind.BANNER, row["banner_id"])] = row["total"]
+                each = scope(Kind.BANNER, row["banner_id"])
+                found.totals[each] = found.totals.get(each, 0) + row["total"]
             else:
-                found.archived[row["scope"]] = row["total"]
+                found.archived[row["scope"]] = found.archived.get(row["scope"], 0) + row["total"]
         return found
+
+    async def any_of(self, tx: Tx, tenant_id: int, user_ids: Sequence[str]) -> bool:
+        """Whether anybody of them ever saw a banner."""
+        return bool(await tx.fetchval(S.any_user, tenant_id, user_ids))
 
     async def page(self, tx: Tx, here: Place, last_tenant: int, since: datetime) -> list[PastView]:
         """Counted views since then, person by person, behind `here`; a page may end inside a person."""
@@ -160,6 +165,11 @@ class ViewStore:
             "caps.cap_archive": await tx.execute(S.erase_archive, tenant_id, user_id),
             "caps.users": await tx.execute(S.erase_users, tenant_id, user_id),
         }
+
+    async def export(self, tx: Tx, tenant_id: int, user_id: str, most: int) -> dict[str, list[dict[str, Any]]]:
+        views = await tx.fetch(S.export_views, tenant_id, user_id, most)
+        users = await tx.fetch(S.export_users, tenant_id, user_id, most)
+        return {"caps.user_views": [dict(row) for row in views], "caps.users": [dict(row) for row in users]}
 
 
 def _past(row: Mapping[str, Any], tenant_id: int, user_id: str) -> PastView:

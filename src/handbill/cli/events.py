@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,13 +15,18 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from handbill.banners.service import CHUNK, Refused, lines
 from handbill.cli.frame import JsonFlag, show, table, with_house
+from handbill.events.service import Chosen, OnFailure
+from handbill.insights.model import Whereabouts
+from handbill.insights.service import Told, Wanted
 from handbill.kit.errors import Invalid
 from handbill.wiring.house import House
 
 TenantOption = Annotated[str, typer.Option("--tenant", help="The tenant's slug or number.")]
 MOST_TOLD = 20
 
-events = typer.Typer(no_args_is_help=True, help="Import history, replay parked events, explain one event.")
+events = typer.Typer(
+    no_args_is_help=True, help="Import history, replay parked events, follow the live tail, explain one event."
+)
 parked = typer.Typer(no_args_is_help=True, help="Events that could not be counted, and their way back.")
 events.add_typer(parked, name="parked")
 
@@ -84,14 +90,61 @@ def _bookmark(file: Path) -> Path:
 
 @events.command()
 def explain(event_id: str, tenant: TenantOption, as_json: JsonFlag = False) -> None:
-    """Where did this event go?"""
+    """Where did this event go? Counted, parked or waiting; in the event store; and whose it is now."""
 
     async def ask(house: House) -> Any:
         found = await house.tenants.find_tenant(tenant)
-        return await house.events.explain(found.tenant_id, event_id)
+        return await house.insights.explain(found.tenant_id, event_id)
 
     told = with_house(ask)
-    show(told, as_json, lambda: f"{told.outcome}: {told.said}")
+    show(told, as_json, lambda: "\n".join(_whereabouts(told)))
+
+
+def _whereabouts(told: Whereabouts) -> list[str]:
+    lines = [f"{told.outcome}: {told.said}"]
+    if told.stored is not None:
+        lines.append(f"event store: {told.stored.state.replace('_', ' ')}")
+    if told.person_id is not None:
+        lines.append(f"person: {told.person_id}")
+    return lines
+
+
+@events.command()
+def tail(
+    tenant: TenantOption,
+    event: Annotated[str | None, typer.Option(help="Only events of this name.")] = None,
+    distinct_id: Annotated[str | None, typer.Option("--id", help="Only events of this distinct id.")] = None,
+    most: Annotated[int | None, typer.Option("--count", min=1, help="Stop after so many lines.")] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Show events as they are accepted, and what the pipeline parks or drops, until Ctrl-C."""
+
+    async def follow(house: House) -> None:
+        found = await house.tenants.find_tenant(tenant)
+        left = most
+        async with aclosing(house.insights.watch(found.tenant_id, Wanted(event, distinct_id))) as told:
+            async for one in told:
+                if one.kind == "open" and not as_json:
+                    Console(stderr=True).print("Waiting for events; Ctrl-C ends it.")
+                if one.value is None:
+                    continue
+                line = msgspec.json.encode({"kind": one.kind, **msgspec.to_builtins(one.value)})
+                print(line.decode() if as_json else _seen(one), flush=True)
+                left = None if left is None else left - 1
+                if left == 0:
+                    return
+
+    with_house(follow)
+
+
+def _seen(told: Told) -> str:
+    """One line for one thing that happened."""
+    value = told.value
+    if told.kind == "parked":
+        return f"parked    {value.kind} {value.event_id} {value.reason}"
+    if told.kind == "dropped":
+        return f"dropped   {value.events} {value.kind} {value.reason}"
+    return f"{value.status:9} {value.at:%H:%M:%S} {value.event} {value.distinct_id or ''} {value.event_id}".rstrip()
 
 
 @parked.command("ls")
@@ -117,14 +170,40 @@ def parked_ls(
 def replay(
     tenant: Annotated[str | None, typer.Option("--tenant", help="Slug or number; without it, everybody's.")] = None,
     reason: Annotated[str | None, typer.Option(help="Only those parked for this reason.")] = None,
+    on_failure: Annotated[
+        OnFailure, typer.Option(help="Those still bad: park them again, or stop there.")
+    ] = OnFailure.PARK,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count them.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Also those parked more than 35 days ago.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Send parked events through the whole pipeline again; those still bad are parked again."""
 
     async def work(house: House) -> Any:
         number = (await house.tenants.find_tenant(tenant)).tenant_id if tenant is not None else None
-        return await house.events.replay(number, reason=reason, dry_run=dry_run)
+        return await house.events.dead.replay(
+            Chosen(number, reason), on_failure=on_failure, dry_run=dry_run, force=force
+        )
 
     done = with_house(work)
     show(done, as_json, lambda: f"{done.matched} matched, {done.sent} sent again, {done.unreadable} cannot be read.")
+
+
+@parked.command()
+def drop(
+    tenant: TenantOption,
+    reason: Annotated[str | None, typer.Option(help="Only those parked for this reason.")] = None,
+    ids: Annotated[list[UUID] | None, typer.Option("--id", help="Only this one; may be given again.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Give up parked events for good; the audit log keeps how many they were."""
+    if not yes:
+        typer.confirm("These events will never be counted. Go on?", abort=True)
+
+    async def work(house: House) -> Any:
+        found = await house.tenants.find_tenant(tenant)
+        return await house.events.dead.drop(Chosen(found.tenant_id, reason, tuple(ids or ())), actor="operator")
+
+    done = with_house(work)
+    show(done, as_json, lambda: f"{done.dropped} dropped.")

@@ -21,7 +21,7 @@ T = TypeVar("T")
 ACTOR = "cli"
 TenantArgument = Annotated[str, typer.Argument(metavar="TENANT", help="The tenant's slug or number.")]
 
-tenant = typer.Typer(no_args_is_help=True, help="Create, list, suspend and resume tenants.")
+tenant = typer.Typer(no_args_is_help=True, help="Create, list, limit, suspend and resume tenants.")
 key = typer.Typer(no_args_is_help=True, help="Create, list, rotate and revoke a tenant's keys.")
 user = typer.Typer(no_args_is_help=True, help="Create and list a tenant's users, set their passwords.")
 
@@ -85,6 +85,30 @@ def tenant_resume(slug: TenantArgument, as_json: JsonFlag = False) -> None:
     """Let a suspended tenant in again."""
     _of(slug, lambda house, number: house.tenants.resume(number, actor=ACTOR))
     show({"tenant": slug, "status": "active"}, as_json, lambda: f"{slug} is active again.")
+
+
+@tenant.command("limits")
+def tenant_limits(
+    slug: TenantArgument,
+    events_per_day: Annotated[int | None, typer.Option(min=0, help="Product events a day (UTC); 0: no limit.")] = None,
+    events_per_second: Annotated[
+        float | None, typer.Option(min=0, help="Product events a second; 0: no limit.")
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Show what this tenant may send where that differs from the settings, and change what is given."""
+    given = {"events_per_day": events_per_day, "events_per_second": events_per_second}
+    wanted = {name: float(value) for name, value in given.items() if value is not None}
+
+    async def verb(house: House, number: int) -> dict[str, float]:
+        known = (await house.tenants.directory.profile(number)).settings.limits
+        if not wanted:
+            return known
+        return (await house.tenants.set_limits(number, {**known, **wanted}, actor=ACTOR)).limits
+
+    found = _of(slug, verb)
+    rows = [(name, f"{value:g}") for name, value in sorted(found.items())]
+    show({"tenant": slug, "limits": found}, as_json, lambda: table(("limit", "value"), rows))
 
 
 @key.command("create")

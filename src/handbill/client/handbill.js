@@ -1,6 +1,7 @@
-/* Shows banners and tells what was seen: <script src=".../handbill.js" data-write-key="hbw_..." defer></script> and
- * <div data-handbill="home"></div>. Whatever fails, the page goes on without banners. Every report has an id and waits
- * in localStorage until the server has it: neither lost offline nor counted twice. More in docs/clients.md. */
+/* Shows banners, tells what was seen, and sends a page's own events:
+ * <script src=".../handbill.js" data-write-key="hbw_..." defer></script> and <div data-handbill="home"></div>.
+ * Whatever fails, the page goes on without banners. Every report has an id and waits in localStorage until the server
+ * has it: neither lost offline nor counted twice. More in docs/clients.md. */
 (function (root) {
   "use strict";
 
@@ -11,9 +12,10 @@
    * @typedef {"timer"|"dismiss"|"leave"} How
    * @typedef {{id: string, banner: Banner, placement_id: string|null, user: string, session: string, at: number,
    *   device?: string, page?: string, referrer?: string, viewable?: boolean}} Showing
+   * @typedef {{id: string, user: string|null, device: string, at: number, context: object}} Moment
    * @typedef {{kind: "impression"|"view"|"click"|"event", body: any, at: number, key: string}} Entry
    * @typedef {{url?: string, writeKey: string, user?: string, token?: string, consent?: string[],
-   *   needsConsent?: string, ignoreDoNotTrack?: boolean, takesEvents?: boolean, accidentalCloseMs?: number,
+   *   needsConsent?: string, ignoreDoNotTrack?: boolean, accidentalCloseMs?: number,
    *   timeoutMs?: number, context?: object,
    *   render?: (banner: Banner, close: {dismiss: () => void, href: string|null}) => Element}} Options
    */
@@ -26,6 +28,7 @@
   const ACCIDENTAL_MS = 500;
   const VIEWABLE_MS = 1000;
   const PATHS = { impression: "/api/banners/events/impression", view: "/views", click: "/api/banners/events/click" };
+  const EVENTS = "/v1/events";
 
   /** A button hit sooner than anybody reads is no refusal. @param {number} visibleMs @param {How} how */
   function reportOf(visibleMs, how, accidentalMs = ACCIDENTAL_MS) {
@@ -87,7 +90,27 @@
         session_id: s.session,
         device_id: s.device,
       }),
+    /** @param {Moment} m */
+    event: (m, event, properties, user_properties) =>
+      full({
+        event,
+        distinct_id: m.user || m.device,
+        anonymous_id: m.user ? m.device : null,
+        event_id: "evt_" + m.id,
+        timestamp: new Date(m.at).toISOString(),
+        properties,
+        user_properties,
+        context: full(m.context),
+      }),
   };
+
+  /** What was refused for good, by its place in the batch; `all` where it is the whole batch. */
+  function refusedOf(status, answer) {
+    const told = [...(answer?.data?.rejected || []), ...(answer?.dropped || [])];
+    const by = new Map(told.map((it) => [it.index, it.code || it.reason]));
+    const all = answer?.quota_limited ? "QUOTA" : status < 300 || by.size ? undefined : answer?.code || "HTTP_" + status;
+    return { by, all };
+  }
 
   function full(body) {
     return Object.fromEntries(Object.entries(body).filter(([, value]) => value !== null && value !== undefined));
@@ -356,28 +379,52 @@ font:1.2rem/1 system-ui;color:inherit;background:transparent}button:hover{backgr
       return sent;
     }
 
-    /** An event of your own; this server takes none yet, unless you say that yours does. @param {string} event */
-    track(event, properties = {}, more = {}) {
-      if (!this.options.takesEvents) return Promise.reject(refusal("EVENTS_NOT_SUPPORTED"));
-      const body = {
-        event,
-        distinct_id: this.user || this.device,
-        anonymous_id: this.device,
-        event_id: newId(),
-        timestamp: new Date().toISOString(),
-        properties,
-        context: { session_id: this.visit, language: navigator.language },
-        ...more,
+    /** An event of your own. `person` may have `$set`, `$set_once`, `$unset`.
+     * @param {string} event @param {object} [properties] @param {object} [person] */
+    track(event, properties = {}, person = undefined) {
+      const context = {
+        session_id: this.visit,
+        url: bare(root.location.href),
+        referrer: bare(document.referrer),
+        language: navigator.language,
+        timezone: Intl.DateTimeFormat().resolvedOptions().timeZone,
+        screen_width: root.screen?.width,
+        screen_height: root.screen?.height,
+        lib: "handbill.js",
       };
-      return this.report("event", body);
+      const moment = { id: newId(), user: this.user, device: this.device, at: Date.now(), context };
+      return this.report("event", bodyOf.event(moment, event, properties, person));
     }
 
-    /** From now on this is the user. @param {string} user @param {{token?: string, traits?: object}} [more] */
+    /** This page was opened. */
+    page(properties = {}) {
+      return this.track("$pageview", { title: document.title, ...properties });
+    }
+
+    /** From now on this is the user, and who was here before without a name was the same person.
+     * @param {string} user @param {{token?: string, traits?: object}} [more] */
     identify(user, more = {}) {
       this.user = this.shownTo = user;
       this.token = more.token || null;
       this.flush();
-      return this.track("$identify", {}, { user_properties: { $set: more.traits || {} } });
+      return this.track("$identify", {}, more.traits && { $set: more.traits });
+    }
+
+    /** Another name of the same person. @param {string} other */
+    alias(other) {
+      return this.track("$create_alias", { alias: other });
+    }
+
+    /** The user has left this device: whoever comes next is somebody else. */
+    reset() {
+      this.user = this.shownTo = this.token = null;
+      this.forget();
+    }
+
+    forget() {
+      this.local.drop("hb-device");
+      this.session.drop("hb-session");
+      this.memory = {};
     }
 
     /** What the visitor agrees to; taking it back forgets them. @param {string[]} list */
@@ -385,9 +432,7 @@ font:1.2rem/1 system-ui;color:inherit;background:transparent}button:hover{backgr
       this.consents = list;
       if (!this.quiet) return;
       for (const entry of this.queued()) this.local.drop(entry.key);
-      this.local.drop("hb-device");
-      this.session.drop("hb-session");
-      this.memory = {};
+      this.forget();
     }
 
     /** Resolves to kept, queued or off; rejects when the server refuses. */
@@ -436,7 +481,7 @@ font:1.2rem/1 system-ui;color:inherit;background:transparent}button:hover{backgr
       const events = entries.map((entry) => entry.body);
       if (kind === "event") {
         const body = { api_key: this.options.writeKey, sent_at: new Date().toISOString(), events };
-        return { kind, entries, path: "/v1/events", body };
+        return { kind, entries, path: EVENTS, body };
       }
       const one = events.length === 1;
       return { kind, entries, path: PATHS[kind] + (one ? "" : "/batch"), body: one ? events[0] : { events } };
@@ -469,11 +514,10 @@ font:1.2rem/1 system-ui;color:inherit;background:transparent}button:hover{backgr
       const answer = await reply?.json().catch(() => null);
       const status = reply ? reply.status : 0;
       const fate = fateOf(status, reply && reply.headers.get("retry-after"), this.tries);
-      const refused = new Map((answer?.data?.rejected || []).map((it) => [it.index, it.code]));
+      const { by, all } = refusedOf(status, answer);
       entries.forEach((entry, index) => {
         if (!fate.keep) this.local.drop(entry.key);
-        const code = status >= 300 ? answer?.code || "HTTP_" + status : refused.get(index);
-        this.settle(entry, fate.keep, code);
+        this.settle(entry, fate.keep, by.get(index) || all);
       });
       this.tell("sent", { kind, status, count: entries.length });
       return fate.waitMs;
@@ -549,14 +593,15 @@ font:1.2rem/1 system-ui;color:inherit;background:transparent}button:hover{backgr
     return address.split(/[?#]/)[0].slice(0, 2000) || null;
   }
 
-  Handbill.rules = { reportOf, fateOf, fitting, decisionsOf, bodyOf, HORIZON_MS, QUEUE_MAX, BATCH_MAX };
+  Handbill.rules = { reportOf, fateOf, fitting, decisionsOf, bodyOf, refusedOf, HORIZON_MS, QUEUE_MAX, BATCH_MAX };
   if (typeof module === "object") module.exports = Handbill;
   else root.Handbill = Handbill;
 
   const script = typeof document === "object" && document.currentScript;
   if (script && script.dataset.writeKey) {
-    const { url, writeKey, user, token, needsConsent } = script.dataset;
+    const { url, writeKey, user, token, needsConsent, pageviews } = script.dataset;
     root.handbill = new Handbill({ url: url || script.src, writeKey, user, token, needsConsent });
+    if (pageviews !== undefined) root.handbill.page();
     if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", () => root.handbill.start());
     else root.handbill.start();
   }

@@ -15,13 +15,14 @@ import aiohttp
 import msgspec
 
 from handbill.client import rules
-from handbill.client.model import Decision, How, Kind, Outcome, Showing, State
-from handbill.client.outbox import Entry, Outbox
+from handbill.client.model import Decision, How, Kind, Moment, Outcome, Showing, State
+from handbill.client.outbox import Entry, Outbox, now_ms
 
 PATHS: dict[Kind, str] = {
     "impression": "/api/banners/events/impression",
     "click": "/api/banners/events/click",
     "view": "/views",
+    "event": "/v1/events",
 }
 _FAILURES = (aiohttp.ClientError, TimeoutError, OSError, ValueError)
 
@@ -139,6 +140,38 @@ class AsyncClient:
         """It was followed, by a link that did not lead through the server's own `click_url`."""
         return await self._report("click", rules.click(showing, destination), send)
 
+    async def track(
+        self,
+        distinct_id: str,
+        event: str,
+        properties: Mapping[str, Any] | None = None,
+        *,
+        person: Mapping[str, Any] | None = None,
+        context: Mapping[str, Any] | None = None,
+        send: bool = True,
+    ) -> Outcome:
+        """An event of the app's own. `person` changes the person: `$set`, `$set_once`, `$unset`."""
+        moment = Moment.now(distinct_id, **(context or {}))
+        return await self._report("event", rules.event(moment, event, properties, person), send)
+
+    async def identify(
+        self,
+        distinct_id: str,
+        traits: Mapping[str, Any] | None = None,
+        *,
+        anonymous_id: str | None = None,
+        send: bool = True,
+    ) -> Outcome:
+        """This is a person's own name; whoever was seen as `anonymous_id` before is the same person."""
+        person = {"$set": dict(traits)} if traits else None
+        body = rules.event(Moment.now(distinct_id, anonymous_id), "$identify", None, person)
+        return await self._report("event", body, send)
+
+    async def alias(self, distinct_id: str, other: str, *, send: bool = True) -> Outcome:
+        """`other` is another name of the same person."""
+        body = rules.event(Moment.now(distinct_id), "$create_alias", {"alias": other})
+        return await self._report("event", body, send)
+
     async def _report(self, kind: Kind, body: dict[str, Any], send: bool) -> Outcome:
         number = self._outbox.put(kind, body)
         if not send:
@@ -177,18 +210,16 @@ class AsyncClient:
         return [group[at : at + rules.BATCH_MAX] for group in whole for at in range(0, len(group), rules.BATCH_MAX)]
 
     async def _send(self, entries: list[Entry]) -> tuple[dict[int, Outcome], int]:
-        path, bodies = PATHS[entries[0].kind], [entry.body for entry in entries]
-        one = len(bodies) == 1
-        data = msgspec.json.encode(bodies[0] if one else {"events": bodies})
+        path, data = _packed(entries)
         try:
-            status, after, answer = await self._call("POST", path if one else f"{path}/batch", data=data)
+            status, after, answer = await self._call("POST", path, data=data)
         except _FAILURES:
             status, after, answer = 0, None, None
         fate = rules.fate_of(status, after, self._tries)
         if fate.keep:
             return {entry.id: Outcome(State.QUEUED) for entry in entries}, fate.wait_ms
         self._outbox.drop([entry.id for entry in entries])
-        codes = _refusals(status, answer, len(entries))
+        codes = rules.refusals(status, answer, len(entries))
         return {entry.id: _outcome(codes.get(place)) for place, entry in enumerate(entries)}, 0
 
     async def _keep_sending(self) -> None:
@@ -218,14 +249,14 @@ class AsyncClient:
             return reply.status, reply.headers.get("Retry-After"), answer
 
 
-def _refusals(status: int, answer: Any, count: int) -> dict[int, str]:
-    """Which of the sent reports were refused for good, by place, with the server's code."""
-    known = answer if isinstance(answer, dict) else {}
-    if status >= 300:
-        return dict.fromkeys(range(count), str(known.get("code") or f"HTTP_{status}"))
-    data = known.get("data")
-    rejected = data.get("rejected") if isinstance(data, dict) else None
-    return {one["index"]: str(one["code"]) for one in rejected or []}
+def _packed(entries: list[Entry]) -> tuple[str, bytes]:
+    """Where these reports of one kind go, and as what: events always as a batch, with the time of sending."""
+    kind, bodies = entries[0].kind, [entry.body for entry in entries]
+    if kind == "event":
+        return PATHS[kind], msgspec.json.encode({"sent_at": rules.iso(now_ms()), "events": bodies})
+    if len(bodies) == 1:
+        return PATHS[kind], msgspec.json.encode(bodies[0])
+    return f"{PATHS[kind]}/batch", msgspec.json.encode({"events": bodies})
 
 
 def _outcome(code: str | None) -> Outcome:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 import uuid
 from enum import StrEnum
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
-Kind = Literal["impression", "view", "click"]
+Kind = Literal["impression", "view", "click", "event"]
 How = Literal["timer", "dismiss", "leave"]
 """How a showing ended: its time was over, the user dismissed it, or the user went away."""
 
@@ -42,6 +42,20 @@ class Showing(msgspec.Struct, frozen=True):
     page: str | None = None
     referrer: str | None = None
     viewable: bool | None = None
+
+
+class Moment(msgspec.Struct, frozen=True):
+    """Whose an event is, and when: `id` makes its id; `user` is who is known, `device` who is not."""
+
+    id: str
+    at: int
+    user: str | None = None
+    device: str | None = None
+    context: dict[str, Any] = {}
+
+    @classmethod
+    def now(cls, user: str | None = None, device: str | None = None, **context: Any) -> Moment:
+        return cls(uuid.uuid4().hex, time.time_ns() // 1_000_000, user, device, context)
 
 
 class Decision(msgspec.Struct, frozen=True):

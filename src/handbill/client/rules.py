@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import msgspec
 
-from handbill.client.model import Banner, Decision, Fate, How, Report, Showing
+from handbill.client.model import Banner, Decision, Fate, How, Moment, Report, Showing
 
 DAY_MS = 86_400_000
 HORIZON_MS = 34 * DAY_MS
@@ -101,8 +101,42 @@ def view(showing: Showing, report: Report) -> dict[str, Any]:
     )
 
 
+def event(
+    moment: Moment,
+    name: str,
+    properties: Mapping[str, Any] | None = None,
+    person: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """An event of the app's own. `person` may have `$set`, `$set_once` and `$unset`."""
+    return _full(
+        {
+            "event": name,
+            "distinct_id": moment.user or moment.device,
+            "anonymous_id": moment.device if moment.user else None,
+            "event_id": f"evt_{moment.id}",
+            "timestamp": iso(moment.at),
+            "properties": dict(properties or {}),
+            "user_properties": dict(person) if person else None,
+            "context": _full(moment.context),
+        }
+    )
+
+
+def refusals(status: int, answer: Any, count: int) -> dict[int, str]:
+    """Which of the sent reports were refused for good, by place, with the server's code or reason."""
+    known = answer if isinstance(answer, dict) else {}
+    data = known.get("data")
+    rejected = data.get("rejected") if isinstance(data, dict) else None
+    told = [*(rejected or []), *(known.get("dropped") or [])]
+    found = {one["index"]: str(one.get("code") or one.get("reason")) for one in told}
+    if known.get("quota_limited"):
+        return dict.fromkeys(range(count), "QUOTA")
+    if status >= 300 and not found:
+        return dict.fromkeys(range(count), str(known.get("code") or f"HTTP_{status}"))
+    return found
+
+
 def _tracked(showing: Showing, prefix: str) -> dict[str, Any]:
-    at = datetime.fromtimestamp(showing.at / 1000, UTC)
     return {
         "bannerPublicId": showing.banner.banner_id,
         "placementPublicId": showing.placement_id,
@@ -110,8 +144,12 @@ def _tracked(showing: Showing, prefix: str) -> dict[str, Any]:
         "userId": showing.user,
         "sessionId": showing.session,
         "pageUrl": showing.page,
-        "occurredAt": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        "occurredAt": iso(showing.at),
     }
+
+
+def iso(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _full(body: dict[str, Any]) -> dict[str, Any]:

@@ -91,6 +91,32 @@ class Client:
     def click(self, showing: Showing, destination: str, *, send: bool = True) -> Outcome:
         return self._run(self._client.click(showing, destination, send=send))
 
+    def track(
+        self,
+        distinct_id: str,
+        event: str,
+        properties: Mapping[str, Any] | None = None,
+        *,
+        person: Mapping[str, Any] | None = None,
+        context: Mapping[str, Any] | None = None,
+        send: bool = True,
+    ) -> Outcome:
+        work = self._client.track(distinct_id, event, properties, person=person, context=context, send=send)
+        return self._run(work)
+
+    def identify(
+        self,
+        distinct_id: str,
+        traits: Mapping[str, Any] | None = None,
+        *,
+        anonymous_id: str | None = None,
+        send: bool = True,
+    ) -> Outcome:
+        return self._run(self._client.identify(distinct_id, traits, anonymous_id=anonymous_id, send=send))
+
+    def alias(self, distinct_id: str, other: str, *, send: bool = True) -> Outcome:
+        return self._run(self._client.alias(distinct_id, other, send=send))
+
     def flush(self) -> dict[int, Outcome]:
         return self._run(self._client.flush())
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from typing import Protocol
+from uuid import UUID
 
 import msgspec
 
@@ -51,6 +52,8 @@ class Batch:
     parked: list[Parked] = field(default_factory=list)
     survivors: list[Row] = field(default_factory=list)
     refused: list[Row] = field(default_factory=list)
+    id: UUID | None = None
+    """Known once the batch is committed."""
 
 
 def bitmap(survivors: Sequence[Row], events: int) -> bytes:

@@ -15,6 +15,7 @@ from handbill.events.batch import Owned, Sink
 from handbill.events.lanes import LaneRun
 from handbill.events.pipeline.commit import Commit, LaneLost
 from handbill.events.policy import ConsumerPolicy
+from handbill.events.shipping import LaneShipper, Shipping
 from handbill.events.store import EventStore
 from handbill.infra.journal.lanes import Lanes
 from handbill.infra.journal.port import Journal
@@ -26,6 +27,7 @@ from handbill.kit.telemetry import logs
 
 _log = logs.get("consumer")
 _ROUND_S = 60.0
+_LAST_SHIPMENT_S = 6.0
 
 
 class Consumer:
@@ -44,6 +46,7 @@ class Consumer:
         pulse: Pulse,
         policy: ConsumerPolicy | None = None,
         ids: Ids | None = None,
+        shipping: Shipping | None = None,
     ) -> None:
         self._database = database
         self._journal = journal
@@ -54,8 +57,10 @@ class Consumer:
         self._policy = policy or ConsumerPolicy()
         self._store = EventStore()
         self._lease = timedelta(seconds=self._policy.lease_s)
-        self._commit = Commit(database, self._store, self._sinks, ids or Ids(), self._lease)
+        self._shipping = shipping
+        self._commit = Commit(database, self._store, self._sinks, ids or Ids(), self._lease, ships=shipping is not None)
         self._runs: dict[str, tuple[LaneRun, asyncio.Task[None]]] = {}
+        self._ships: dict[str, tuple[LaneShipper, asyncio.Task[None]]] = {}
         self._leader: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
         self.ready = asyncio.Event()
@@ -72,6 +77,9 @@ class Consumer:
             self._leader = None
         for run, _ in self._runs.values():
             run.stop()
+        await asyncio.gather(*(task for _, task in self._runs.values()), return_exceptions=True)
+        for shipper, _ in self._ships.values():
+            shipper.stop()
         for lane in list(self._runs):
             await self._let_go(lane)
         try:
@@ -115,7 +123,8 @@ class Consumer:
             alive = await self._store.announce(tx, self._worker, self._lease)
             ours = await self._store.renew(tx, self._worker, list(self._runs), self._lease)
         for lane, (run, task) in list(self._runs.items()):
-            if task.done() or ours.get(lane) != run.owned.epoch:
+            dead = task.done() or (lane in self._ships and self._ships[lane][1].done())
+            if dead or ours.get(lane) != run.owned.epoch:
                 await self._let_go(lane)
         share = -(-len(self._lanes.all()) // max(alive, 1))
         while len(self._runs) > share:
@@ -130,9 +139,13 @@ class Consumer:
         if state is None:
             return False
         owned: Owned = state.owned
+        shipper = None
+        if self._shipping is not None:
+            shipper = LaneShipper(owned, self._shipping, self._pulse)
+            self._ships[owned.lane] = (shipper, asyncio.create_task(shipper.run(), name=f"ship-{owned.lane}"))
         run = LaneRun(
             state, self._database, self._store, self._journal, self._commit, self._sinks, self._policy, self._pulse,
-            overflow=self._lanes.is_overflow(owned.lane),
+            overflow=self._lanes.is_overflow(owned.lane), shipper=shipper,
         )  # fmt: skip
         task = asyncio.create_task(run.run(), name=f"lane-{owned.lane}")
         self._runs[owned.lane] = (run, task)
@@ -144,6 +157,8 @@ class Consumer:
         run.stop()
         done = await asyncio.gather(task, return_exceptions=True)
         error = done[0]
+        if lane in self._ships:  # after the lane: its last batch wants to go, too
+            await self._end_shipping(lane)
         if isinstance(error, LaneLost):
             _log.info("lane-lost", lane=lane, epoch=run.owned.epoch)
         elif isinstance(error, BaseException):
@@ -154,3 +169,14 @@ class Consumer:
                 await self._store.release(tx, run.owned, run.projected)
         except Busy:
             _log.warning("lane-release-unheard", lane=lane, detail="its lease will run out by itself")
+
+    async def _end_shipping(self, lane: str) -> None:
+        """One more try, then whatever is left waits for the lane's next owner."""
+        shipper, task = self._ships.pop(lane)
+        shipper.stop()
+        await asyncio.wait([task], timeout=_LAST_SHIPMENT_S)
+        task.cancel()
+        ended = (await asyncio.gather(task, return_exceptions=True))[0]
+        if isinstance(ended, BaseException) and not isinstance(ended, asyncio.CancelledError):
+            self._pulse.failed(ended)
+            _log.error("shipper-failed", lane=lane, error=f"{type(ended).__name__}: {ended}")

@@ -7,12 +7,14 @@ told to come back later instead of being taken in and kept waiting.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from handbill.events.model import KINDS, Dropped, Event, encode, sender
+from handbill.events.shipping_store import ShippingStore
 from handbill.events.store import EventStore
 from handbill.infra.journal.lanes import Lanes
 from handbill.infra.journal.port import Journal
@@ -29,9 +31,13 @@ _ACCEPTED = {kind: metrics.EVENTS_ACCEPTED.labels(kind) for kind in (*KINDS, Dro
 
 
 class EdgePolicy(msgspec.Struct, frozen=True):
-    """`threshold` is the seeds' PROCESSOR_BACKPRESSURE_THRESHOLD: events behind the cursors before callers are shed."""
+    """`threshold` is the seeds' PROCESSOR_BACKPRESSURE_THRESHOLD: events behind the cursors before callers are shed.
+
+    `unshipped`: the same for counted events that ClickHouse does not have yet; the journal must keep them so long.
+    """
 
     threshold: int = 900_000
+    unshipped: int = 2_000_000
     threshold_s: float = 600.0
     retry_after_s: float = 5.0
     spill: SpillPolicy = SpillPolicy()
@@ -47,12 +53,15 @@ class Edge:
         self._clock = clock
         self._policy = policy or EdgePolicy()
         self._store = EventStore()
+        self._shipping = ShippingStore()
+        self._unshipped: dict[str, tuple[int, float]] = {}
         self._spill = SpillState()
         self._cursors: dict[str, str] = {}
         self._full = False
         self._overflow_full = False
         self._task: asyncio.Task[None] | None = None
         self.lag_events = 0
+        self.unshipped = 0
         self.lag_seconds = 0.0
 
     async def start(self) -> None:
@@ -69,16 +78,22 @@ class Edge:
         if not events:
             return
         if len(events) == 1:
-            await self._journal.append(self._lane(events[0], 1), [encode(events[0])], extra)
-        else:
-            await self._append_many(events, extra)
-        for event in events:
-            _ACCEPTED[event.kind].inc()
+            one = events[0]
+            lane = self._overflow(one.tenant, 1) or self._lanes.lane_for(one.tenant, sender(one))
+            await self._journal.append(lane, [encode(one)], extra)
+            _ACCEPTED[one.kind].inc()
+            return
+        await self._append_many(events, extra)
+        for kind, count in Counter([event.kind for event in events]).items():
+            _ACCEPTED[kind].inc(count)
 
     async def _append_many(self, events: Sequence[Event], extra: Sequence[Sequence[Any]]) -> None:
-        by_lane: dict[str, list[bytes]] = {}
+        by_lane: defaultdict[str, list[bytes]] = defaultdict(list)
+        tenants = Counter([event.tenant for event in events])
+        spilled = {tenant: self._overflow(tenant, count) for tenant, count in tenants.items()}
+        lane_for = self._lanes.lane_for
         for event in events:
-            by_lane.setdefault(self._lane(event, 1), []).append(encode(event))
+            by_lane[spilled[event.tenant] or lane_for(event.tenant, sender(event))].append(encode(event))
         commands = list(extra)
         appends = []
         for lane, bodies in by_lane.items():
@@ -89,15 +104,16 @@ class Edge:
             if isinstance(outcome, BaseException):
                 raise outcome  # some lanes may have theirs: the caller repeats all, with the same ids
 
-    def _lane(self, event: Event, count: int) -> str:
-        if spills(self._spill, self._policy.spill, event.tenant, count, self._clock.monotonic()):
+    def _overflow(self, tenant: int, count: int) -> str | None:
+        """The overflow lane for so many events of this tenant, or none: then each sender has its own main lane."""
+        if spills(self._spill, self._policy.spill, tenant, count, self._clock.monotonic()):
             if self._overflow_full:
                 raise self._shed()
-            metrics.JOURNAL_SPILLED.inc()
-            return self._lanes.overflow_for(event.tenant)
+            metrics.JOURNAL_SPILLED.inc(count)
+            return self._lanes.overflow_for(tenant)
         if self._full:
             raise self._shed()
-        return self._lanes.lane_for(event.tenant, sender(event))
+        return None
 
     def _shed(self) -> Throttled:
         metrics.EVENTS_SHED.inc()
@@ -120,6 +136,7 @@ class Edge:
         try:
             async with self._database.worker() as tx:
                 self._cursors = await self._store.cursors(tx)
+                self._unshipped = await self._shipping.unshipped(tx)
         except Busy:
             _log.debug("cursors-unknown", detail="the lag grows from the last ones known")
         cursors = self._cursors
@@ -133,6 +150,11 @@ class Edge:
             else:
                 main += lag.events
                 seconds = max(seconds, lag.seconds)
+            waiting = self._unshipped.get(lane, (0, 0.0))
+            metrics.EVENTS_UNSHIPPED.labels(lane).set(waiting[0])
+            metrics.EVENTS_UNSHIPPED_SECONDS.labels(lane).set(waiting[1])
         self.lag_events, self.lag_seconds = main + overflow, seconds
-        self._full = main > self._policy.threshold or seconds > self._policy.threshold_s
-        self._overflow_full = overflow > self._policy.threshold
+        self.unshipped = sum(events for events, _ in self._unshipped.values())
+        held = self.unshipped > self._policy.unshipped
+        self._full = main > self._policy.threshold or seconds > self._policy.threshold_s or held
+        self._overflow_full = overflow > self._policy.threshold or held

@@ -13,8 +13,9 @@ from handbill.events.model import Row
 from handbill.events.pipeline.commit import Commit
 from handbill.events.pipeline.steps import STEPS, read
 from handbill.events.policy import ConsumerPolicy
+from handbill.events.shipping import LaneShipper, between
 from handbill.events.store import EventStore, LaneState
-from handbill.infra.journal.lanes import later, position
+from handbill.infra.journal.lanes import position
 from handbill.infra.journal.port import Entry, Journal
 from handbill.infra.postgres import Database, PostgresError
 from handbill.kit.errors import Broken, Busy
@@ -41,6 +42,7 @@ class LaneRun:
         pulse: Pulse,
         *,
         overflow: bool,
+        shipper: LaneShipper | None = None,
     ) -> None:
         self.owned = state.owned
         self.cursor = state.cursor
@@ -53,6 +55,7 @@ class LaneRun:
         self._policy = policy
         self._pulse = pulse
         self._overflow = overflow
+        self._shipper = shipper
         self._stopping = asyncio.Event()
         self._waiting: list[tuple[str, list[Row], list[Row]]] = []  # committed, not yet projected
         self._trimmed_at = 0.0
@@ -130,6 +133,8 @@ class LaneRun:
         batch = await self._commit(batch)
         metrics.PIPELINE_SECONDS.labels("commit").observe(time.perf_counter() - started)
         self.cursor = batch.end
+        if self._shipper is not None:
+            self._shipper.offer(batch)
         self._waiting.append((batch.end, batch.survivors, batch.refused))
         _count(batch)
         await self._project()
@@ -158,8 +163,7 @@ class LaneRun:
         async with self._database.worker() as tx:
             manifests = await self._store.manifests(tx, self.owned.lane, self.projected)
         for manifest in manifests:
-            entries = await self._journal.read(self.owned.lane, manifest.start, events=manifest.events)
-            bodies = [body for entry in entries if not later(entry.id, manifest.end) for body in entry.bodies]
+            bodies = await between(self._journal, self.owned.lane, manifest.start, manifest.end, manifest.events)
             batch = read(Batch(self.owned, manifest.start, manifest.end, bodies, self.projected))
             survivors: list[Row] = []
             refused: list[Row] = []

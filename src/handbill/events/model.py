@@ -6,6 +6,7 @@ removed or reordered, since entries of an older release may still wait in the jo
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
 from hashlib import blake2b
 from typing import Annotated, ClassVar, final
@@ -16,8 +17,9 @@ from msgspec import Meta
 from handbill.events.reasons import Reason
 
 __all__ = [
-    "HORIZON_DAYS", "IMPORTED", "KINDS", "NO_PROPERTIES", "BannerEvent", "CapturedEvent", "Click", "Counted", "Dropped",
-    "Edge", "EdgeKind", "Event", "Impression", "Reason", "Row", "View", "decode", "encode", "key", "sender",
+    "HISTORICAL", "HORIZON_DAYS", "IMPORTED", "KINDS", "NO_PROPERTIES", "PAST", "BannerEvent", "CapturedEvent", "Click",
+    "Counted", "Dropped", "Edge", "EdgeKind", "Event", "Impression", "Reason", "Row", "View", "decode", "encode", "key",
+    "sender",
 ]  # fmt: skip
 
 HORIZON_DAYS = 35
@@ -26,10 +28,15 @@ KINDS = ("impression", "click", "view", "capture")
 # What no table could hold is refused with the bytes: further on it would fail where nobody expects it.
 Tenant = Annotated[int, Meta(ge=1, lt=2**31)]
 Number = Annotated[int, Meta(ge=1, lt=2**30)]
+Count = Annotated[int, Meta(ge=1, lt=2**31)]
 Moment = Annotated[int, Meta(ge=0, lt=253_402_300_800_000)]
 """Milliseconds from 1970 until the end of the year 9999."""
 IMPORTED = "imported"
 """The mark of events that came by a file of history, not as they happened."""
+HISTORICAL = "historical"
+"""The mark of events whose sender called the request a migration of history."""
+PAST = frozenset({IMPORTED, HISTORICAL})
+"""What is said to be history may be as old as it is. Its ids must be its own: past the horizon nobody knows a copy."""
 
 
 class _Head(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -86,6 +93,7 @@ class Dropped(msgspec.Struct, frozen=True, array_like=True, tag="d"):
     received: Moment
     of: str
     reason: str
+    n: Count = 1  # as many of one request, for one reason
 
 
 NO_PROPERTIES = b"{}"
@@ -155,12 +163,8 @@ class Row(msgspec.Struct, frozen=True, gc=False):
     body: bytes
 
 
-_encoder = msgspec.msgpack.Encoder()
+encode: Callable[[Event], bytes] = msgspec.msgpack.Encoder().encode
 _decoder = msgspec.msgpack.Decoder(Event)
-
-
-def encode(event: Event) -> bytes:
-    return _encoder.encode(event)
 
 
 def decode(body: bytes) -> Event:

@@ -13,3 +13,15 @@ class ConsumerPolicy(msgspec.Struct, frozen=True):
     lease_s: float = 6.0
     overflow_share: float = 0.25
     trim_after_s: float = 600.0
+
+
+class ShippingPolicy(msgspec.Struct, frozen=True):
+    """Batches are shipped together: `ship_events` of them or `ship_wait_s` after the first, at most `most_events`.
+
+    `hold_events`: rows that a lane keeps in memory until they are shipped; the others are read from the journal again.
+    """
+
+    ship_events: int = 1_000
+    ship_wait_s: float = 5.0
+    most_events: int = 20_000
+    hold_events: int = 20_000

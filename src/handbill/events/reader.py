@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -25,6 +25,12 @@ class ParkedRow(msgspec.Struct, frozen=True):
     bytes: int
     parked_at: datetime
     replayed_at: datetime | None
+
+
+class ParkedBody(msgspec.Struct, frozen=True):
+    id: UUID
+    parked_at: datetime
+    body: bytes
 
 
 class Drop(msgspec.Struct, frozen=True):
@@ -50,10 +56,39 @@ class EventReader:
         return last
 
     async def bodies(
-        self, tx: Tx, tenant_id: int | None, reason: str | None, after: UUID, last: UUID, limit: int
-    ) -> list[tuple[UUID, bytes]]:
-        rows = await tx.fetch(S.parked_bodies, tenant_id, reason, after, last, limit)
-        return [(row["id"], bytes(row["body"])) for row in rows]
+        self,
+        tx: Tx,
+        tenant_id: int | None,
+        reason: str | None,
+        ids: Sequence[UUID],
+        after: UUID,
+        last: UUID,
+        limit: int,
+    ) -> list[ParkedBody]:  # fmt: skip
+        rows = await tx.fetch(S.parked_bodies, tenant_id, reason, after, last, limit, list(ids) or None)
+        return [ParkedBody(row["id"], row["parked_at"], bytes(row["body"])) for row in rows]
+
+    async def now(self, tx: Tx) -> datetime:
+        found: datetime = await tx.fetchval(S.now)
+        return found
+
+    async def counted(self, tx: Tx, keys: Sequence[tuple[int, bytes]]) -> set[tuple[int, bytes]]:
+        """Which of these (tenant, key) are counted."""
+        rows = await tx.fetch(S.counted_keys, [tenant for tenant, _ in keys], [each for _, each in keys])
+        return {(row["tenant_id"], bytes(row["key"])) for row in rows}
+
+    async def parked_since(
+        self, tx: Tx, names: Sequence[tuple[int, str, str]], since: datetime
+    ) -> set[tuple[int, str, str]]:
+        """Which of these (tenant, kind, event id) were parked after that moment of the database's clock."""
+        columns = [list(column) for column in zip(*names, strict=True)]
+        return {tuple(row) for row in await tx.fetch(S.parked_since, *columns, since)}
+
+    async def healable(self, tx: Tx, after: timedelta, tries: int, limit: int) -> list[UUID]:
+        return [row["id"] for row in await tx.fetch(S.healable, after, tries, limit)]
+
+    async def drop_parked(self, tx: Tx, tenant_id: int, reason: str | None, ids: Sequence[UUID]) -> int:
+        return await tx.execute(S.drop_parked, tenant_id, reason, list(ids) or None)
 
     async def mark_replayed(self, tx: Tx, ids: Sequence[UUID]) -> None:
         await tx.execute(S.mark_replayed, list(ids))

@@ -12,6 +12,7 @@ class Reason(StrEnum):
     DO_NOT_TRACK = "DO_NOT_TRACK"
     UNREADABLE = "UNREADABLE"
     REJECTED = "REJECTED"
+    UNSHIPPED = "UNSHIPPED"
     UNKNOWN_OBJECT = "UNKNOWN_OBJECT"
     MALFORMED_EVENT = "MALFORMED_EVENT"
     MISSING_EVENT_NAME = "MISSING_EVENT_NAME"
@@ -40,7 +41,8 @@ DOCS: dict[Reason, str] = {
     Reason.DO_NOT_TRACK: "The browser asked not to be tracked and the tenant respects that; only this drop is counted.",
     Reason.UNREADABLE: "The bytes in the journal could not be read as an event; parked with the bytes.",
     Reason.REJECTED: "The database refused this one row; parked with the bytes, its neighbours were counted.",
-    Reason.UNKNOWN_OBJECT: "A job named a banner or placement that does not exist; nothing to count it for.",
+    Reason.UNSHIPPED: "Counted, but ClickHouse refused its row, so no insight shows it; parked with the bytes.",
+    Reason.UNKNOWN_OBJECT: "A job or an incoming entry named something that does not exist; nothing to count it for.",
     Reason.MALFORMED_EVENT: "It is no JSON object, or a field has a type that cannot be read.",
     Reason.MISSING_EVENT_NAME: "It has no name, or the name is no text.",
     Reason.EVENT_NAME_TOO_LONG: "Its name is longer than 200 characters.",

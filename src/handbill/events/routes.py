@@ -6,11 +6,21 @@ from datetime import date
 from typing import Annotated, Any
 from uuid import UUID
 
+import msgspec
 from litestar import Controller, get, post
 from litestar.di import NamedDependency
-from litestar.params import FromQuery, QueryParameter, SkipValidation
+from litestar.params import FromQuery, JSONBody, QueryParameter, SkipValidation
 
-from handbill.events.service import Drop, EventsService, Explanation, ParkedRow, Replayed
+from handbill.events.service import (
+    Chosen,
+    Drop,
+    DropReport,
+    EventsService,
+    Explanation,
+    OnFailure,
+    ParkedRow,
+    Replayed,
+)  # fmt: skip
 from handbill.kit.errors import Fault, Invalid
 from handbill.kit.pages import LIMIT_DEFAULT, LIMIT_MAX, Page, decode, page
 from handbill.tenants.model import Principal
@@ -34,6 +44,18 @@ _EXPLAINED: dict[str, Any] = {
     "event_id": "imp_1", "kind": "impression", "outcome": "counted", "said": "Counted as impression.",
     "counted_at": _AT, "row": None, "parked": [],
 }  # fmt: skip
+
+
+_REPLAYED: dict[str, Any] = {
+    "matched": 3, "sent": 3, "unreadable": 0, "dry_run": False, "too_old": 0, "failed": 0, "stopped": False,
+}  # fmt: skip
+
+
+class ParkedChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which parked events: of one reason, with these ids, or both."""
+
+    reason: Annotated[str, msgspec.Meta(min_length=1, max_length=64)] | None = None
+    ids: Annotated[list[UUID], msgspec.Meta(max_length=1_000)] = []
 
 
 class EventRoutes(Controller):
@@ -93,13 +115,37 @@ class EventRoutes(Controller):
         "/parked/replay",
         operation_id="replayParked",
         status_code=200,
-        opt={"scope": "events:write", "example": {"matched": 3, "sent": 3, "unreadable": 0, "dry_run": False}},
+        opt={"scope": "events:write", "example": _REPLAYED},
     )
     async def replay(
-        self, events: Events, principal: Who, reason: Reason = None, dry_run: FromQuery[bool] = False
+        self,
+        events: Events,
+        principal: Who,
+        reason: Reason = None,
+        on_failure: Annotated[
+            OnFailure, QueryParameter(description="Those still bad: `park` them again and go on, or `stop` there.")
+        ] = OnFailure.PARK,
+        dry_run: FromQuery[bool] = False,
+        force: Annotated[
+            bool, QueryParameter(description="Also those parked more than 35 days ago, at the risk of counting a copy.")
+        ] = False,
     ) -> Replayed:
         """Send parked events through the whole pipeline again. A dry run only counts them."""
-        return await events.replay(principal.tenant_id, reason=reason, dry_run=dry_run)
+        return await events.dead.replay(
+            Chosen(principal.tenant_id, reason),
+            on_failure=on_failure, dry_run=dry_run, force=force, actor=principal.actor,
+        )  # fmt: skip
+
+    @post(
+        "/parked/drop",
+        operation_id="dropParked",
+        status_code=200,
+        opt={"scope": "events:write", "example": {"dropped": 3}, "body_example": {"reason": "REJECTED"}},
+    )
+    async def drop(self, events: Events, principal: Who, data: JSONBody[ParkedChoice]) -> DropReport:
+        """Give up parked events for good, by reason or by id. The audit log keeps who did it and how many they were."""
+        chosen = Chosen(principal.tenant_id, data.reason, tuple(data.ids))
+        return await events.dead.drop(chosen, actor=principal.actor)
 
 
 def _after(cursor: str | None) -> UUID | None:

@@ -9,17 +9,21 @@ from uuid import UUID
 
 import msgspec
 
+from handbill.events.dead import Chosen, DeadLetters, DropReport, Guard, OnFailure, Replayed
 from handbill.events.edge import Edge
-from handbill.events.model import HORIZON_DAYS, KINDS, Event, decode, key
+from handbill.events.model import HORIZON_DAYS, KINDS, Event, key
 from handbill.events.reader import Drop, EventReader, ParkedRow
+from handbill.events.shipping_store import LostBatch, ShippingStore
 from handbill.events.store import EventStore
 from handbill.infra.postgres import Database
 from handbill.infra.state import StateTable
-from handbill.kit.telemetry import logs
+from handbill.kit.clock import Clock, SystemClock
+from handbill.tenants.service import Audit
 
-__all__ = ["STATE", "Drop", "EventsService", "Explanation", "ParkedRow", "Replayed"]
-
-_log = logs.get("events")
+__all__ = [
+    "STATE", "Chosen", "Drop", "DropReport", "EventsService", "Explanation", "LostBatch", "OnFailure", "ParkedRow",
+    "Replayed",
+]  # fmt: skip
 
 STATE = (
     StateTable("events.event_keys", ("tenant_id", "key"), frozenset({"stored_time"})),
@@ -42,21 +46,17 @@ class Explanation(msgspec.Struct, frozen=True):
     parked: list[dict[str, Any]] = []
 
 
-class Replayed(msgspec.Struct, frozen=True):
-    """`matched` parked events fit the filter; `sent` of them went back into the journal; a dry run sends none."""
-
-    matched: int
-    sent: int
-    unreadable: int
-    dry_run: bool
-
-
 class EventsService:
-    def __init__(self, database: Database, edge: Edge, find_row: Finder | None = None) -> None:
+    def __init__(
+        self, database: Database, edge: Edge, find_row: Finder | None = None, *,
+        clock: Clock | None = None, audit: Audit | None = None, breaker: Guard | None = None,
+    ) -> None:  # fmt: skip
+        self.dead = DeadLetters(database, edge, clock or SystemClock(), audit, breaker)
         self._database = database
         self._edge = edge
         self._reader = EventReader()
         self._store = EventStore()
+        self._shipping = ShippingStore()
         self._find_row = find_row
 
     async def accept(self, events: Sequence[Event], extra: Sequence[Sequence[Any]] = ()) -> None:
@@ -68,37 +68,27 @@ class EventsService:
         """Events and seconds behind, as last measured."""
         return self._edge.lag_events, self._edge.lag_seconds
 
+    async def shipments(self) -> list[UUID]:
+        """The groups of events that are on their way to ClickHouse."""
+        async with self._database.worker() as tx:
+            return await self._shipping.open_ids(tx)
+
+    async def unshipped(self) -> tuple[int, float]:
+        """Counted events that ClickHouse does not have yet, and for how many seconds the oldest of them has waited."""
+        async with self._database.worker() as tx:
+            found = await self._shipping.unshipped(tx)
+        return sum(events for events, _ in found.values()), max((age for _, age in found.values()), default=0.0)
+
+    async def lost(self, *, limit: int = 100) -> list[LostBatch]:
+        """Ranges that the journal lost after they were counted and before ClickHouse had them, the latest first."""
+        async with self._database.worker() as tx:
+            return await self._shipping.lost(tx, limit)
+
     async def parked(
         self, tenant_id: int, *, reason: str | None, replayed: bool, after: UUID | None, limit: int
     ) -> list[ParkedRow]:
         async with self._database.tenant(tenant_id) as tx:
             return await self._reader.parked(tx, tenant_id, reason, replayed, after, limit)
-
-    async def replay(self, tenant_id: int | None, *, reason: str | None = None, dry_run: bool = False) -> Replayed:
-        """Send parked events through the whole pipeline again; those still bad are parked again, as new rows."""
-        matched = sent = unreadable = 0
-        after = UUID(int=0)
-        async with self._database.worker() as tx:
-            last = await self._reader.last_parked(tx) or after  # what is parked again meanwhile waits for the next time
-        while True:
-            async with self._database.worker() as tx:
-                rows = await self._reader.bodies(tx, tenant_id, reason, after, last, 500)
-            if not rows:
-                return Replayed(matched, sent, unreadable, dry_run)
-            matched += len(rows)
-            after = rows[-1][0]
-            ready: list[tuple[UUID, Event]] = []
-            for parked_id, body in rows:
-                try:
-                    ready.append((parked_id, decode(body)))
-                except msgspec.DecodeError:
-                    unreadable += 1
-            if ready and not dry_run:
-                await self._edge.accept([event for _, event in ready])
-                async with self._database.worker() as tx:
-                    await self._reader.mark_replayed(tx, [parked_id for parked_id, _ in ready])
-                sent += len(ready)
-                _log.info("parked-replayed", events=len(ready))
 
     async def forget_keys(self, now: datetime, *, most: int = 20_000) -> int:
         """Forget keys older than the horizon, a little at a time: a copy of such an event is refused as TOO_OLD."""

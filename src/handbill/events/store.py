@@ -11,6 +11,7 @@ import msgspec
 
 from handbill.events.batch import Batch, DropKey, Owned, Parked, bitmap
 from handbill.events.model import Row
+from handbill.events.reasons import Reason
 from handbill.infra import sqlfiles
 from handbill.infra.postgres import Tx
 from handbill.kit.clock import from_ms
@@ -32,6 +33,19 @@ class Manifest(msgspec.Struct, frozen=True):
     end: str
     survivors: bytes
     events: int
+
+
+class IncomingParked(msgspec.Struct, frozen=True):
+    """An entry of the compatibility stream that is no event: its fields as JSON, under an id made from its own."""
+
+    id: UUID
+    tenant: int | None
+    event_id: str
+    stream: str
+    reason: Reason
+    detail: str
+    body: bytes
+    received: int
 
 
 class EventStore:
@@ -86,10 +100,15 @@ class EventStore:
         )
         return {(tenant, keys[at : at + 16]) for tenant, keys in fresh for at in range(0, len(keys), 16)}
 
-    async def insert_batch(self, tx: Tx, batch: Batch, survivors: Sequence[Row], batch_id: UUID) -> None:
+    async def insert_batch(
+        self, tx: Tx, batch: Batch, survivors: Sequence[Row], batch_id: UUID, *, waits: bool = False
+    ) -> None:
+        """`waits`: for its shipping. With no survivor there is nothing to ship."""
         events = len(batch.bodies)
         bits = bitmap(survivors, events)
-        await tx.execute(S.insert_batch, batch_id, batch.owned.lane, batch.start, batch.end, bits, events)
+        await tx.execute(
+            S.insert_batch, batch_id, batch.owned.lane, batch.start, batch.end, bits, events, waits and bool(survivors)
+        )
 
     async def manifests(self, tx: Tx, lane: str, after: str) -> list[Manifest]:
         """The committed batches behind a cursor, in their order."""
@@ -99,6 +118,10 @@ class EventStore:
     async def oldest_unfinished(self, tx: Tx, lane: str) -> str | None:
         cursor: str | None = await tx.fetchval(S.oldest_unfinished_batch, lane)
         return cursor
+
+    async def unshipped_batches(self, tx: Tx) -> set[UUID]:
+        """Committed batches whose events have not reached ClickHouse."""
+        return {row["id"] for row in await tx.fetch(S.unshipped_batches)}
 
     async def forget_batches(self, tx: Tx, lane: str, projected: str, older: timedelta) -> None:
         """Forget the manifests nobody will ask for: shipped, projected and old."""
@@ -135,6 +158,20 @@ class EventStore:
             [item.detail for item in parked],
             [item.body for item in parked],
         )
+
+    async def park_once(self, tx: Tx, parked: Sequence[IncomingParked]) -> set[UUID]:
+        """Keep these; the answer is those that were not kept before."""
+        rows = await tx.fetch(
+            S.park_once,
+            [item.id for item in parked],
+            [item.tenant for item in parked],
+            [_storable(item.event_id) for item in parked],
+            [item.stream for item in parked],
+            [str(item.reason) for item in parked],
+            [item.detail for item in parked],
+            [item.body for item in parked],
+        )
+        return {row["id"] for row in rows}
 
 
 def _storable(text: str | None) -> str | None:

@@ -94,10 +94,20 @@ def parse(text: str, *, room: str, source: str) -> list[Sql]:
 @cache
 def load(package: str) -> Statements:
     """Read `<package>/sql/*.sql`. The same name twice in one room stops the import."""
-    folder = resources.files(package) / "sql"
+    return _load(package, "sql")
+
+
+@cache
+def queries(package: str) -> Statements:
+    """Read `<package>/queries/*.sql`: statements for ClickHouse, which PostgreSQL must not be asked to prepare."""
+    return _load(package, "queries")
+
+
+def _load(package: str, name: str) -> Statements:
+    folder = resources.files(package) / name
     statements: dict[str, Sql] = {}
     for file in sorted(_sql_files(folder), key=lambda entry: entry.name):
-        source = f"{package}/sql/{file.name}"
+        source = f"{package}/{name}/{file.name}"
         for statement in parse(file.read_text(encoding="utf-8"), room=package.rpartition(".")[2], source=source):
             if statement.name in statements:
                 raise Broken(f"{source}: the name {statement.name} is already taken in this room")

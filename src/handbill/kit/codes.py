@@ -33,6 +33,7 @@ CODES: dict[str, str] = {
     "CSRF": "A request by cookie must repeat the session's CSRF token in `X-CSRF-Token`.",
     "SCOPE_MISSING": "The key or role lacks the scope this route needs.",
     "PORT_TAKEN": "A port is in use by another program; nothing was started. Stop it, or choose another port.",
+    "BODIES_BUSY": "Too many large bodies at once; nothing was kept, try again after `Retry-After` seconds.",
     "BODY_CUT": "The client left before its body was whole; nothing was done.",
     "BAD_PROXY_NETWORK": "A trusted proxy in the settings is no network; nothing was started.",
     # --- tenants
@@ -130,9 +131,28 @@ CODES: dict[str, str] = {
     "SCHEDULE_TAKEN": "The schedule's next slots are taken by other jobs.",
     # --- events
     "BACKPRESSURE": "More events wait than can be counted soon; send the request again after `Retry-After` seconds.",
+    "TENANT_THROTTLED": "More events a second than the tenant may send; nothing was kept, wait for `Retry-After`.",
+    "CAPTURE_BUSY": "Too many large requests with events at once; nothing was kept, try again after `Retry-After`.",
+    "SHIPPING_FLOOD": "ClickHouse refuses most rows: the installation is at fault; nothing was parked, shipping waits.",
+    "SHIPPING_REFUSED": "ClickHouse refused rows together and none of them alone; they wait and are tried again.",
+    "SQUASH_FAILED": "ClickHouse could not write overrides into their rows; they hold as before, the log says why.",
+    "SQUASH_WAITS": "Earlier events are still on their way to ClickHouse; the squash goes on with the next run.",
     "POISON_FLOOD": "Most events of a batch were rejected: the installation is at fault; nothing was parked.",
     "TWO_KEYS": "The events of one request name more than one project; nothing was kept, send one request for each.",
     "MISSING_HEADERS": "A header that this dialect asks for is missing; nothing was kept.",
+    "HISTORY_BEHIND": "Counted events have not reached ClickHouse yet, so nobody can be erased there; ask again later.",
+    "DROP_WHAT": "Parked events are dropped by reason or by id; neither was given, and nothing was dropped.",
+    # --- people
+    "EDGE_NOT_FOUND": "There is no such edge, or it is like that already; nothing was changed.",
+    "EDGE_VOIDED": "This merge was taken back before; restore its edge instead. Nothing was changed.",
+    "ILLEGAL_MERGE": "These two ids cannot be merged: one stands for nobody, or both are the same.",
+    # --- insights
+    "INSIGHTS_BUSY": "Enough questions of yours are being answered; ask again after `Retry-After` seconds.",
+    "INSIGHT_TOO_HEAVY": "The question reads or keeps too much; ask for a shorter range, fewer groups or a filter.",
+    "CLIENT_LEFT": "The client left before the answer was there; its query was ended.",
+    "PERSON_NOT_FOUND": "There is no such person in this tenant.",
+    "SEGMENT_TOO_LARGE": "The segment has more people than a question can be narrowed to; nothing was asked.",
+    "TAILS_FULL": "As many live tails are open as may be; close one, or come back after `Retry-After` seconds.",
     # --- banners
     "BAD_JSON": "The body is not the JSON this route reads; nothing was kept.",
     "BAD_CSV": "The CSV cannot be read; nothing was made.",
@@ -149,4 +169,12 @@ CODES: dict[str, str] = {
     "DURATION_TOO_LONG": "The view lasted longer than the time since its decision; nothing was counted.",
     "LINK_NOT_FOUND": "The link was never given out, is too old, or its banner leads nowhere any more.",
     "TOO_MANY_ROWS": "The answer would have more than 10,000 rows; ask for less.",
+    # --- segments
+    "SEGMENT_NOT_FOUND": "There is no such segment.",
+    "SEGMENT_UNKNOWN": "A rule names a segment that is not there; nothing was changed.",
+    "SEGMENT_NAME_TAKEN": "Another segment has this name; nothing was changed.",
+    "SEGMENT_IN_USE": "The segment is used by another segment or a banner; nothing was changed.",
+    "SEGMENT_EVALUATING": "Not everybody was held against the segment's rule yet; ask again after `Retry-After`.",
+    "TOO_MANY_SEGMENTS": "The tenant has as many segments as it may have; nothing was changed.",
+    "TOO_MANY_NEEDS": "The banners' rules ask for too many properties and segments of people; nothing was changed.",
 }

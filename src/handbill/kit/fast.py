@@ -60,6 +60,9 @@ class FastDoc(msgspec.Struct, frozen=True):
     codes: tuple[int, ...] = ()
     query: tuple[FastQuery, ...] = ()
     write_key: bool = False
+    # The shape of errors where other people's clients read them; problem+json everywhere else.
+    error: Any = None
+    error_example: Any = None
 
 
 class FastRoute(msgspec.Struct, frozen=True):

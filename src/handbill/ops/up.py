@@ -114,6 +114,7 @@ class Supervisor:
         elif why := await schema.clickhouse_away(self._settings):
             kept = "events wait in the journal until it answers"
             self._teller.warn("clickhouse-away", f"{why} Going on without: {kept}. Check HANDBILL_CLICKHOUSE__URL.")
+            return  # its tables are made with the first shipment
         self._tell_applied("clickhouse", await schema.migrate_clickhouse(self._known("clickhouse", by_name)))
 
     def _known(self, name: str, by_name: dict[str, Starter]) -> Settings:

@@ -20,6 +20,7 @@ class Gathered:
 
     def __init__(self, events: Iterable[CapturedEvent]) -> None:
         self.ids: dict[Owner, int] = {}
+        """Ids that events carry, with their first sighting. Those that only an edge names are the folding's."""
         self.edges: dict[tuple[int, EdgeName], Edge] = {}
         self.books: dict[Owner, dict[str, Cell]] = {}
         self.seen = Observations()
@@ -31,7 +32,6 @@ class Gathered:
         self._id(owner, event.at)
         edge = _edge(event)
         if edge is not None:
-            self._id((event.tenant, edge.source), event.at)
             known = self.edges.get((event.tenant, edge.name))
             if known is None or edge.order < known.order:
                 self.edges[event.tenant, edge.name] = edge

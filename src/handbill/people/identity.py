@@ -12,7 +12,7 @@ inside the fold, so that a late edge gets the answer it would have got in time. 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -90,6 +90,17 @@ class History:
             self._see(edge)
         self._fold()
 
+    @classmethod
+    def resumed(cls, groups: Iterable[tuple[Group, Sequence[str]]], voided: Iterable[EdgeName] = ()) -> History:
+        """Where an earlier folding ended, without its edges: only newer ones may follow, by `append`."""
+        history = cls((), voided)
+        for group, ids in groups:
+            root = ids[0]
+            history._root.update(dict.fromkeys(ids, root))
+            history._members[root] = list(ids)
+            history._groups[root] = msgspec.structs.replace(group, size=len(ids))
+        return history
+
     @property
     def edges(self) -> tuple[Edge, ...]:
         """The first sighting of each edge, in order."""
@@ -114,6 +125,11 @@ class History:
             self._fold()
             self.refolds += 1
         return True
+
+    def append(self, edge: Edge) -> Outcome:
+        """The next edge in order, newer than every edge at its two groups."""
+        self._take(edge)
+        return self._outcomes[edge.name]
 
     def void(self, name: EdgeName) -> None:
         """As if it had never been said, by any event, until it is restored."""
@@ -210,11 +226,11 @@ def moved(before: Folding, after: Folding) -> dict[str, str]:
     return {each: after.name_of(each) for each in sorted(ids) if before.name_of(each) != after.name_of(each)}
 
 
-def notices(edges: Iterable[Edge], folding: Folding) -> list[Notice]:
+def notices(edges: Iterable[Edge], outcomes: Mapping[EdgeName, Outcome]) -> list[Notice]:
     """A warning for every refused edge. Refused is what the fold says now: a late edge may take a warning away."""
     found = []
     for edge in edges:
-        outcome = folding.outcomes.get(edge.name)
+        outcome = outcomes.get(edge.name)
         if outcome is not None and outcome.refused:
             found.append(Notice(edge, outcome, _explain(edge, outcome)))
     return found

@@ -230,6 +230,40 @@ class Events(msgspec.Struct, frozen=True):
     retry_after_s: Annotated[
         float, Meta(ge=0, description="Seconds after which a refused client is asked to come back.")
     ] = 5.0
+    ship_events: Annotated[
+        int, Meta(ge=1, le=1_000_000, description="Counted events of a lane that go to ClickHouse together, at least.")
+    ] = 1_000
+    ship_wait_s: Annotated[
+        float, Meta(ge=0, le=600, description="Seconds after which fewer than that go to ClickHouse all the same.")
+    ] = 5.0
+    ship_most_events: Annotated[
+        int, Meta(ge=1, le=1_000_000, description="The most events of one shipment while many wait.")
+    ] = 20_000
+    unshipped_limit: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="Counted events waiting for ClickHouse above which new ones are refused with 429.",
+        ),
+    ] = 2_000_000
+    history_days: Annotated[
+        int,
+        Meta(ge=0, description="Days for which ClickHouse keeps events, unless the tenant has its own; 0: for ever."),
+    ] = 0
+    quota_per_day: Annotated[
+        int,
+        Meta(ge=0, description="Product events a tenant may send a day (UTC), unless it has its own; 0: no limit."),
+    ] = 0
+    rate_per_second: Annotated[
+        float,
+        Meta(ge=0, description="Product events a tenant may send a second, unless it has its own; 0: no limit."),
+    ] = 0.0
+    incoming_stream: Annotated[
+        str | None,
+        Meta(
+            description="A Redis stream of flat entries, such as `events:incoming`, that is drained into the journal."
+        ),
+    ] = None
 
 
 class Banners(msgspec.Struct, frozen=True):
@@ -264,6 +298,21 @@ class Banners(msgspec.Struct, frozen=True):
     ] = None
 
 
+class Insights(msgspec.Struct, frozen=True):
+    max_seconds: Annotated[
+        int, Meta(ge=1, le=25, description="Seconds that one question about events may take before it is refused.")
+    ] = 20
+    max_memory_mb: Annotated[
+        int, Meta(ge=64, description="Megabytes of the event store's memory that one question may use.")
+    ] = 1024
+    max_rows_read: Annotated[int, Meta(ge=1_000, description="Rows that one question may read in the event store.")] = (
+        500_000_000
+    )
+    questions_at_once: Annotated[
+        int, Meta(ge=1, le=100, description="Questions of one tenant that a process answers at the same time.")
+    ] = 4
+
+
 class Settings(msgspec.Struct, frozen=True):
     """All of it. Built by `settings.load`, handed to the wiring, read by nobody else."""
 
@@ -285,4 +334,5 @@ class Settings(msgspec.Struct, frozen=True):
     tenants: Tenants = Tenants()
     jobs: Jobs = Jobs()
     events: Events = Events()
+    insights: Insights = Insights()
     banners: Banners = Banners()

@@ -1,4 +1,4 @@
-"""Erasure: every room that keeps something about people joins the registry, and one request reaches them all.
+"""Erasure and export: every room that keeps something about people joins the registry; one request reaches them all.
 
 An eraser nulls identifiers and drops properties in its own store and tells how many rows it cleared; rows that are
 counted stay. It must be safe to repeat: an erasure that failed half way is simply asked for again.
@@ -7,22 +7,28 @@ counted stay. It must be safe to repeat: an erasure that failed half way is simp
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from handbill.infra.postgres import Database
 from handbill.kit.clock import Clock
-from handbill.kit.errors import HandbillError
+from handbill.kit.errors import Busy, HandbillError
 from handbill.kit.ids import Ids
 from handbill.kit.pages import Page, page
 from handbill.kit.telemetry import logs
 from handbill.tenants import store
 from handbill.tenants.audit import Audit
 from handbill.tenants.cursors import after_id, id_of
-from handbill.tenants.model import Erasure
+from handbill.tenants.model import Erasure, Export
 
 Eraser = Callable[[int, str], Awaitable[Mapping[str, int]]]
 """Given the tenant's number and the subject's id: rows cleared, by table."""
+Exporter = Callable[[int, str, int], Awaitable[Mapping[str, Sequence[Mapping[str, Any]]]]]
+"""Given the tenant's number, the subject's id and the most rows wanted of one table: rows about them, by table."""
+Siblings = Callable[[int, str], Awaitable[Sequence[str]]]
+"""Every id of the person who has this one, itself included. Handed in by the wiring."""
+EXPORT_ROWS = 10_000
 
 log = logs.get("tenants")
 
@@ -34,12 +40,23 @@ class Erasures:
         self._clock = clock
         self._ids = ids
         self._erasers: dict[str, Eraser] = {}
+        self._exporters: dict[str, Exporter] = {}
+        self._last: str | None = None
+        self.siblings: Siblings | None = None
 
-    def join(self, room: str, eraser: Eraser) -> None:
-        """Called by the wiring, once for each room that keeps something about people."""
+    def join(self, room: str, eraser: Eraser, exporter: Exporter | None = None, *, last: bool = False) -> None:
+        """Called by the wiring, once for each room that keeps something about people.
+
+        The `last` room knows which ids are one person: it forgets them only after every other room has, since an
+        erasure that is asked for again must still find them all.
+        """
         if room in self._erasers:
             raise ValueError(f"{room} has already joined the erasure registry")
         self._erasers[room] = eraser
+        if exporter is not None:
+            self._exporters[room] = exporter
+        if last:
+            self._last = room
 
     @property
     def rooms(self) -> tuple[str, ...]:
@@ -54,10 +71,14 @@ class Erasures:
                 tx, tenant_id, actor=actor, action="erasure.open", object=f"subject {digest.hex()[:16]}"
             )
         report: dict[str, Any] = {}
+        ids = await self._ids_of(tenant_id, subject)
         failed = False
-        for room, eraser in self._erasers.items():
+        for room in sorted(self._erasers, key=lambda each: each == self._last):
+            if failed and room == self._last:
+                report[room] = {"error": "WAITS_FOR_THE_OTHERS"}
+                continue
             try:
-                report[room] = dict(await eraser(tenant_id, subject))
+                report[room] = await self._cleared(room, tenant_id, ids)
             except HandbillError as error:
                 failed = True
                 report[room] = {"error": error.code}
@@ -76,6 +97,39 @@ class Erasures:
                 after=report,
             )
         return closed
+
+    async def export(self, tenant_id: int, subject: str, *, actor: str) -> Export:
+        """Everything the rooms keep about the person who has this id; a room whose engine is away is named instead."""
+        ids = await self._ids_of(tenant_id, subject)
+        found: dict[str, dict[str, list[dict[str, Any]]]] = {}
+        cut: set[str] = set()
+        away: list[str] = []
+        for room, exporter in self._exporters.items():
+            tables: dict[str, list[dict[str, Any]]] = {}
+            try:
+                for each in ids:
+                    for table, rows in (await exporter(tenant_id, each, EXPORT_ROWS + 1)).items():
+                        tables.setdefault(table, []).extend(dict(row) for row in rows)
+            except Busy as error:
+                away.append(room)
+                log.warning("export-without-a-room", tenant=tenant_id, room=room, code=error.code)
+            cut |= {table for table, rows in tables.items() if len(rows) > EXPORT_ROWS}
+            found[room] = {table: rows[:EXPORT_ROWS] for table, rows in tables.items()}
+        async with self._database.tenant(tenant_id) as tx:
+            digest = _digest(tenant_id, subject).hex()[:16]
+            await self._audit.write(tx, tenant_id, actor=actor, action="person.export", object=f"subject {digest}")
+        return Export(subject, list(ids), found, sorted(cut), away)
+
+    async def _ids_of(self, tenant_id: int, subject: str) -> list[str]:
+        known = await self.siblings(tenant_id, subject) if self.siblings is not None else ()
+        return sorted({subject, *known})
+
+    async def _cleared(self, room: str, tenant_id: int, ids: Sequence[str]) -> dict[str, int]:
+        cleared: Counter[str] = Counter()
+        for each in ids:
+            for table, rows in (await self._erasers[room](tenant_id, each)).items():
+                cleared[table] += rows
+        return dict(cleared)
 
     async def list(self, tenant_id: int, cursor: str | None, limit: int) -> Page[Erasure]:
         async with self._database.tenant(tenant_id) as tx:

@@ -87,6 +87,13 @@ ERASURE: dict[str, Any] = {
     "created_at": _AT,
     "finished_at": _AT,
 }
+EXPORT: dict[str, Any] = {
+    "subject": "user-42",
+    "ids": ["user-42"],
+    "rooms": {"caps": {"caps.user_views": [{"banner_id": 7, "view_timestamp": _AT}]}},
+    "cut": [],
+    "away": [],
+}
 ME: dict[str, Any] = {
     "kind": "secret_key",
     "actor": "key nightly export (hbs_...x7Qa)",

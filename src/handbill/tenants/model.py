@@ -224,6 +224,19 @@ class Erasure(msgspec.Struct, frozen=True):
     finished_at: datetime | None = None
 
 
+class Export(msgspec.Struct, frozen=True):
+    """What is kept about a person: all their ids, and rows by room and table.
+
+    `cut` names tables that have more rows than were told; `away` names rooms that could not be asked: ask again.
+    """
+
+    subject: str
+    ids: list[str]
+    rooms: dict[str, dict[str, list[dict[str, Any]]]]
+    cut: list[str]
+    away: list[str] = []
+
+
 class Replay(msgspec.Struct, frozen=True):
     """An answer that was given before and is given again, with the headers that are part of its meaning."""
 

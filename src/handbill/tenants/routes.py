@@ -23,6 +23,7 @@ from handbill.tenants.model import (
     AuditEntry,
     Email,
     Erasure,
+    Export,
     Key,
     KeyMade,
     NewKey,
@@ -228,6 +229,16 @@ class RecordRoutes(Controller):
     async def erase(self, tenants: Tenants, principal: Who, data: JSONBody[ErasureRequest]) -> Erasure:
         """Remove a person's identifiers and properties from every store. Counts stay. Safe to repeat."""
         return await tenants.erasures.erase(principal.tenant_id, data.subject, actor=principal.actor)
+
+    @post(
+        "/exports",
+        operation_id="exportSubject",
+        status_code=200,
+        opt={"scope": "erasures:write", "example": examples.EXPORT, "body_example": {"subject": "user-42"}},
+    )
+    async def export(self, tenants: Tenants, principal: Who, data: JSONBody[ErasureRequest]) -> Export:
+        """Everything kept about a person under any of their ids, at most 10,000 rows of a table."""
+        return await tenants.erasures.export(principal.tenant_id, data.subject, actor=principal.actor)
 
 
 class AuthRoutes(Controller):

@@ -13,6 +13,7 @@ import msgspec
 from handbill.banners.service import BannerSink
 from handbill.caps.sink import CapsSink
 from handbill.events.consumer import Consumer
+from handbill.events.incoming import Incoming
 from handbill.events.policy import ConsumerPolicy
 from handbill.jobs.chores import GaugeChore, LedgerChore, Loop, RelayChore, SweepChore
 from handbill.jobs.gauges import Gauges
@@ -20,7 +21,8 @@ from handbill.jobs.leader import LeaderChore
 from handbill.kit.ids import new_id
 from handbill.kit.pulse import Pulse
 from handbill.people.sink import PeopleSink
-from handbill.wiring import queues
+from handbill.segments.sink import SegmentsSink
+from handbill.wiring import queues, shipping
 from handbill.wiring.house import House
 
 KINDS = ("relay", "consume", "jobs", "cron")
@@ -83,6 +85,53 @@ class RaisedLimits(Loop):
         await asyncio.sleep(1)
 
 
+class PeopleMender(Loop):
+    """Folds what a process that died between its commit and its folding has left behind."""
+
+    def __init__(self, house: House) -> None:
+        super().__init__("people-mender")
+        self._people = house.people
+
+    async def turn(self) -> None:
+        await self._people.mend()
+        await asyncio.sleep(5)
+
+
+class IncomingDrain(Loop):
+    """Takes what other programs add to the compatibility stream; where no stream is set it has nothing to do."""
+
+    def __init__(self, house: House, pulse: Pulse) -> None:
+        super().__init__("incoming", pulse)
+        stream = house.settings.events.incoming_stream
+        self._incoming = stream and Incoming(
+            house.database, house.redis, house.edge, house.tenants, house.clock, stream=stream, worker=new_id().hex
+        )
+
+    async def turn(self) -> None:
+        drained = await self._incoming.drain() if self._incoming else 0
+        self.ready.set()
+        if drained:
+            self._pulse.processed(drained)
+        else:
+            await asyncio.sleep(0.5 if self._incoming else 10)
+
+
+class SegmentsKeeper(Loop):
+    """Holds changed people against the segments' rules, and keeps what decisions know of them."""
+
+    def __init__(self, house: House, pulse: Pulse) -> None:
+        super().__init__("segments", pulse)
+        self._keeper = house.segments.keeper
+
+    async def turn(self) -> None:
+        done = await self._keeper.turn()
+        self.ready.set()
+        if done:
+            self._pulse.processed(done)
+        else:
+            await self._keeper.wait(0.5)
+
+
 def _consume(house: House, pulse: Pulse) -> Chore:
     given = house.settings.events
     return Consumer(
@@ -92,7 +141,8 @@ def _consume(house: House, pulse: Pulse) -> Chore:
         [
             BannerSink(house.database),
             CapsSink(house.database, house.caps),
-            PeopleSink(house.database, house.clock),
+            PeopleSink(house.people.keeper, house.clock, house.people.new_names),
+            SegmentsSink(house.segments.keeper),
         ],
         worker=f"{socket.gethostname()}:{os.getpid()}:{new_id().hex[-8:]}",
         pulse=pulse,
@@ -103,6 +153,7 @@ def _consume(house: House, pulse: Pulse) -> Chore:
             overflow_share=given.overflow_share,
             trim_after_s=given.trim_after_s,
         ),
+        shipping=shipping.shipping(house),
     )
 
 
@@ -123,6 +174,8 @@ def _leader(house: House, pulse: Pulse) -> Chore:
         GaugeChore(Gauges(house.database, jobs.queues, jobs.known_queues)),
         TenantsSweep(house),
         RaisedLimits(house),
+        PeopleMender(house),
+        shipping.OverridesChore(house),
     )
     return LeaderChore(house.database, led, pulse=pulse)
 
@@ -132,6 +185,8 @@ PLANS: tuple[Plan, ...] = (
     Plan("relay", "ledger", _ledger),
     Plan("consume", "consume", _consume),
     Plan("consume", "caps-keeper", CapsKeeper),
+    Plan("consume", "incoming", IncomingDrain),
+    Plan("consume", "segments", SegmentsKeeper),
     Plan("jobs", "jobs:banners", queues.banners_worker),
     Plan("jobs", "jobs:system", queues.system_worker),
     Plan("cron", "cron", queues.cron),

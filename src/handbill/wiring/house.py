@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Literal, Protocol
+from uuid import UUID
 
 from handbill.banners.service import BannersService, Catalogue, CatalogueBook, ShowPolicy, ThrottlePolicy
 from handbill.caps.service import CapsService
+from handbill.events.capture import Capture, CapturePolicy
+from handbill.events.capture_limits import Allowance, Limits
 from handbill.events.edge import Edge, EdgePolicy
+from handbill.events.forgetting import Forgetting
 from handbill.events.service import EventsService
 from handbill.infra.clickhouse import ClickHouse
 from handbill.infra.journal.lanes import Lanes
 from handbill.infra.journal.streams import StreamsJournal
 from handbill.infra.postgres import Database, prepare_all
 from handbill.infra.postgres.urls import PostgresUrls, derive
-from handbill.infra.redis import Redis
+from handbill.infra.redis import Keys, Redis
 from handbill.infra.redis.shared_clock import SharedClock
+from handbill.insights.onlooker import Onlooker
+from handbill.insights.service import Bounds, InsightsService, Tails
+from handbill.jobs.breaker import Breaker
 from handbill.jobs.pressure import PressureLimits
 from handbill.jobs.service import JobsService, RelayPolicy
 from handbill.kit.telemetry import logs
+from handbill.people.service import PeopleService
+from handbill.segments.service import SegmentsService
 from handbill.settings import Settings
 from handbill.tenants.service import TenantService
 from handbill.wiring import addresses, schema, secrets
@@ -52,12 +62,27 @@ class House:
         self.lanes = Lanes(main=settings.events.lanes, overflow=settings.events.overflow_lanes)
         self.journal = StreamsJournal(self.redis)
         self.edge = Edge(self.journal, self.lanes, self.database, self.clock, _edge_policy(settings))
-        self.events = EventsService(self.database, self.edge)
+        self.events = EventsService(
+            self.database, self.edge, clock=self.clock, audit=self.tenants.audit, breaker=Breaker(self.redis)
+        )
+        self.capture = _capture(self)
         self.catalogue = Catalogue(self.database, self.redis, self.clock)
         self.caps = CapsService(self.redis, self.database, CatalogueBook(self.catalogue), self.clock)
+        self.people = PeopleService(
+            self.database, self.redis, self.tenants.audit, self.clock, followers=[self.caps.regrouped]
+        )
+        self.caps.follow(self.people.groups)
+        self.segments = SegmentsService(self.database, self.redis, self.tenants, self.clock)
+        self.insights = _insights(self)
         self.banners = _banners(self)
-        self.tenants.erasures.join("caps", self.caps.erase)
-        self.tenants.erasures.join("banners", self.banners.erasure.erase)
+        self.tenants.erasures.join("caps", self.caps.erase, self.caps.export)
+        self.tenants.erasures.join("banners", self.banners.erasure.erase, self.banners.erasure.export)
+        self.tenants.erasures.join("segments", self.segments.erasure.erase, self.segments.erasure.export)
+        self.tenants.erasures.join("parked", self.events.dead.erase)
+        history = Forgetting(self.database, self.clickhouse)
+        self.tenants.erasures.join("history", history.erase, history.export)
+        self.tenants.erasures.join("people", self.people.erase, self.people.export, last=True)
+        self.tenants.erasures.siblings = self.people.siblings
 
         self._core: tuple[tuple[str, Part], ...] = (
             ("postgres", self.database),
@@ -70,7 +95,10 @@ class House:
         self._serving: tuple[tuple[str, Part], ...] = (
             ("catalogue", self.catalogue),
             ("edge", self.edge),
+            ("capture", self.capture),
+            ("segments", self.segments),
             ("banners", self.banners),
+            ("insights", self.insights),
         )
         self._started: list[tuple[str, Part]] = []
 
@@ -164,9 +192,52 @@ def _edge_policy(settings: Settings) -> EdgePolicy:
     given = settings.events
     return EdgePolicy(
         threshold=given.backpressure_threshold,
+        unshipped=given.unshipped_limit,
         threshold_s=given.backpressure_seconds,
         retry_after_s=given.retry_after_s,
     )
+
+
+def _capture(house: House) -> Capture:
+    given = house.settings.events
+    policy = CapturePolicy(limits=Limits(per_day=given.quota_per_day, per_second=given.rate_per_second))
+    allowance = Allowance(house.redis, Keys(), house.clock)
+    return Capture(house.edge, house.tenants.directory, allowance, house.clock, policy)
+
+
+def _insights(house: House) -> InsightsService:
+    given = house.settings.insights
+    tails = Tails(Onlooker(house.redis, [name for name, _ in house.lanes.all()]))
+    return InsightsService(
+        house.clickhouse,
+        house.events,
+        house.tenants.directory,
+        tails,
+        house.clock,
+        ids_of=partial(_ids_of, house.people),
+        members_of=partial(_members_of, house.segments),
+        bounds=Bounds(
+            seconds=given.max_seconds,
+            memory_bytes=given.max_memory_mb << 20,
+            rows_read=given.max_rows_read,
+            running=given.questions_at_once,
+        ),
+    )
+
+
+async def _ids_of(people: PeopleService, tenant: int, person: UUID) -> list[str]:
+    return [each.distinct_id for each in (await people.person(tenant, person)).distinct_ids]
+
+
+async def _members_of(segments: SegmentsService, tenant: int, segment: UUID, most: int) -> list[UUID]:
+    """Page by page, until there are no more or enough."""
+    found: list[UUID] = []
+    while len(found) < most:
+        page = await segments.members(tenant, segment, found[-1] if found else None)
+        found += [member.person_id for member in page]
+        if not page:
+            break
+    return found
 
 
 def _banners(house: House) -> BannersService:
@@ -189,6 +260,8 @@ def _banners(house: House) -> BannersService:
             geo_file=_geo_file(house.settings),
             geo_url=None if given.geo_file else given.geo_url,
         ),
+        segments=house.segments,
+        clickhouse=house.clickhouse,
     )
 
 

@@ -14,6 +14,7 @@ from handbill.jobs.cron import Schedule, Schedulers
 from handbill.jobs.model import Job
 from handbill.jobs.worker import JobWorker
 from handbill.kit.pulse import Pulse
+from handbill.wiring import shipping
 from handbill.wiring.house import House
 
 SYSTEM = "system"
@@ -22,6 +23,7 @@ JOBS = {
     "cron.banner_rollup": "Announce the roll-up of yesterday.",
     "cron.rollup_dirty": "Recount past days that late events touched.",
     "cron.stats_audit": "Compare a few days of the stats with a recount, and look for days that were never rolled up.",
+    "cron.parked_heal": "Send events that the database refused through the pipeline again, three times at most.",
     "cron.retention": "Make months ahead, drop months nobody needs, forget keys past the horizon.",
 }
 """The jobs of the queue `system`, each started by the clock."""
@@ -52,6 +54,7 @@ class SystemTasks:
         self._banners = house.banners
         self._events = house.events
         self._clock = house.clock
+        self._history = shipping.history(house)
 
     async def rollup_dirty(self, job: Job, ctx: Any) -> int:
         return len(await self._banners.rollup.dirty(rest=DIRTY_REST))
@@ -60,8 +63,12 @@ class SystemTasks:
         await self._banners.rollup.stale_days()
         return await self._banners.rollup.audit()
 
+    async def heal(self, job: Job, ctx: Any) -> int:
+        return (await self._events.dead.heal()).sent
+
     async def retention(self, job: Job, ctx: Any) -> int:
         await self._events.forget_keys(self._clock.now())
+        await self._history.run()
         return len((await self._banners.retention.run()).dropped)
 
     def handlers(self, tasks: BannerTasks) -> Mapping[str, Any]:
@@ -70,6 +77,7 @@ class SystemTasks:
             "cron.banner_rollup": tasks.announce_rollup,
             "cron.rollup_dirty": self.rollup_dirty,
             "cron.stats_audit": self.audit,
+            "cron.parked_heal": self.heal,
             "cron.retention": self.retention,
         }
 
@@ -81,6 +89,7 @@ def schedules(house: House) -> list[Schedule]:
         "cron.banner_rollup": given.stats_rollup_cron,
         "cron.rollup_dirty": "* * * * *",
         "cron.stats_audit": "*/10 * * * *",
+        "cron.parked_heal": "*/5 * * * *",
         "cron.retention": given.retention_cron,
     }
     return [Schedule(id=name, queue=SYSTEM, name=name, cron=cron) for name, cron in times.items()]

@@ -64,8 +64,10 @@
   const open = () => handbill.show($("slot"), placement || undefined);
   $("again").addEventListener("click", open);
   $("other").addEventListener("click", () => {
-    handbill.identify(visitor(true)).catch(() => {}); // this server may not take events yet; the visitor changed all the same
+    handbill.reset(); // somebody else on the same screen, not another name of the one before
+    handbill.identify(visitor(true)).catch(() => {}); // told in the log
     open();
   });
+  handbill.page().catch(() => {});
   open();
 })();

@@ -25,6 +25,12 @@ select * from banners.placements where deleted_at is null and ($1::int[] is null
 -- no-tenant: $1 lists the tenants, null loads all
 select * from banners.campaigns where deleted_at is null and ($1::int[] is null or tenant_id = any ($1))
 
+-- name: person_rules
+-- Rules that may ask about the person; whoever reads them looks closer.
+select name, targeting from banners.banners
+where tenant_id = $1 and deleted_at is null and archived_at is null
+    and (strpos(targeting::text, '"person.') > 0 or strpos(targeting::text, '"segment"') > 0)
+
 -- name: find_public
 -- no-tenant: a public id is how the tenant is found
 select tenant_id, id from banners.find_public($1, $2)

@@ -14,8 +14,8 @@ from zoneinfo import ZoneInfo
 import msgspec
 from ua_parser import parse_os, parse_user_agent
 
-from handbill.banners.marks import device_of
 from handbill.banners.targeting.patterns import ADDRESS_MAX
+from handbill.kit.agents import device_of
 from handbill.kit.clock import from_ms
 
 _UTC = "UTC"

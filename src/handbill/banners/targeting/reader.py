@@ -16,7 +16,10 @@ import msgspec
 from handbill.banners.targeting import nodes, patterns
 from handbill.banners.targeting.custom import OPERATORS, custom_test
 from handbill.banners.targeting.nodes import All, Any_, Leaf, Node, Not
+from handbill.banners.targeting.people import PREFIX
 from handbill.kit.errors import Fault
+from handbill.segments.service import SEGMENTS
+from handbill.segments.values import Condition, as_id, condition, property_name, test
 
 DEPTH_MAX = 6
 CONDITIONS_MAX = 100
@@ -65,9 +68,9 @@ class _Reader:
         self._conditions += 1
         if self._conditions == CONDITIONS_MAX + 1:
             return self._wrong(at, f"is one condition too many: at most {CONDITIONS_MAX}")
-        known = _CONDITIONS.get(name)
-        if known is None:
-            return self._wrong(at, "is no condition; known are all, any, not, " + ", ".join(_CONDITIONS))
+        known = _CONDITIONS.get("person" if name.startswith(PREFIX) else name)
+        if known is None or name == "person":
+            return self._wrong(at, "is no condition; known are all, any, not, person.NAME, " + ", ".join(_NAMES))
         return known(self, name, value, at)
 
     # --- conditions
@@ -164,6 +167,26 @@ class _Reader:
         said = "" if wanted is None else f" {_said(wanted)}"
         return Leaf(f"custom:{key}", f"custom {_said(key)} {op}{said}", custom_test(op, wanted))
 
+    # --- the person
+
+    def _person(self, name: str, value: Any, at: str) -> Node:
+        wrong = property_name(name[len(PREFIX) :])
+        wanted = condition(value) if wrong is None else wrong
+        if isinstance(wanted, str):
+            return self._wrong(at, wanted)
+        if wanted.op == "missing":
+            return Not(Leaf(name, f"{name} exists", test(Condition("exists"))))
+        return Leaf(name, f"{name} {wanted.text}", test(wanted))
+
+    def _segment(self, name: str, value: Any, at: str) -> Node:
+        given = value if isinstance(value, list) else [value]
+        wanted = [as_id(each) for each in given]
+        if not 1 <= len(wanted) <= 20 or None in wanted:
+            return self._wrong(at, "must be the id of a segment, or a list of 1 to 20")
+        chosen = frozenset(each.bytes for each in wanted if each is not None)
+        words = " or ".join(sorted(str(each) for each in wanted))
+        return Leaf(SEGMENTS, f"segment {words}", lambda inside: not chosen.isdisjoint(inside))
+
     # --- parts
 
     def _texts(self, value: Any, at: str) -> list[str]:
@@ -202,7 +225,10 @@ _CONDITIONS: dict[str, _Condition] = {
     "custom": _Reader._custom,
     "consent": _Reader._consent,
     "percent": _Reader._percent,
+    "person": _Reader._person,
+    "segment": _Reader._segment,
 }
+_NAMES = tuple(name for name in _CONDITIONS if name != "person")
 
 
 def _said(value: Any) -> str:

@@ -20,15 +20,18 @@ do update set created_at = excluded.created_at where excluded.created_at < known
 (select user_id, banner_id, placement_id, campaign_id, view_timestamp, event_key, device_id, session_id,
         null::bigint as scope, null::bigint as total
  from caps.user_views
- where tenant_id = $1 and user_id = $2 and counted
+ where tenant_id = $1 and user_id = any ($2::text[]) and counted
  order by view_timestamp desc
  limit $3)
 union all
 select null, banner_id, null, null, null, null, null, null, null, total
-from caps.cap_totals where tenant_id = $1 and user_id = $2 and $4::text = 'user'
+from caps.cap_totals where tenant_id = $1 and user_id = any ($2::text[]) and $4::text = 'user'
 union all
 select null, null, null, null, null, null, null, null, scope, total
-from caps.cap_archive where tenant_id = $1 and kind = $4 and subject = $2
+from caps.cap_archive where tenant_id = $1 and kind = $4 and subject = any ($2::text[])
+
+-- name: any_user
+select exists (select from caps.users where tenant_id = $1 and user_id = any ($2::text[]))
 
 -- name: views_of_device
 -- By way of the device's users: views need no index by device.
@@ -111,3 +114,13 @@ where a.tenant_id = $1
        or a.kind = 'device'
           and a.subject in (select device_id from caps.users where tenant_id = $1 and user_id = $2)
           and a.subject not in (select device_id from caps.users where tenant_id = $1 and user_id <> $2))
+
+-- name: export_views
+select banner_id, placement_id, campaign_id, event_id, device_id, session_id, view_timestamp, view_duration_ms,
+       dismissed, counted, received_at
+from caps.user_views where tenant_id = $1 and user_id = $2
+order by view_timestamp
+limit $3
+
+-- name: export_users
+select user_id, device_id, created_at from caps.users where tenant_id = $1 and user_id = $2 limit $3

@@ -11,16 +11,13 @@ from enum import StrEnum
 
 import msgspec
 
-from handbill.events.model import NO_PROPERTIES, CapturedEvent, Edge, EdgeKind
+from handbill.events.model import HISTORICAL, NO_PROPERTIES, CapturedEvent, Edge, EdgeKind
 from handbill.events.reasons import Reason
 
 __all__ = [
     "HISTORICAL", "NO_PROPERTIES", "CapturedEvent", "Dialect", "Edge", "EdgeKind", "Moment", "Note", "Opened", "Parsed",
     "Refused", "Terms",
 ]  # fmt: skip
-
-HISTORICAL = "historical"
-"""The mark of events whose sender called the request a migration of history."""
 
 
 class Dialect(StrEnum):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from typing import Annotated, Any
+from urllib.parse import parse_qs
 
 import msgspec
 from msgspec import Meta, Raw
@@ -149,7 +150,7 @@ class _LooseIn(msgspec.Struct, frozen=True):
     api_key: Raw = _NOTHING
 
 
-class _Desk(msgspec.Struct, frozen=True):
+class Desk(msgspec.Struct, frozen=True):
     """What every event of one request has in common."""
 
     tenant: int
@@ -181,7 +182,7 @@ def open_own(request: FastRequest, moment: Moment) -> Opened:
     headers = request.headers
     body = mended(unpack(request.body, BODY_BYTES, headers.get(b"content-encoding", b"")))
     sent, events = _read(body)
-    key = headers.get(b"x-api-key", b"").decode("latin-1") or text(plain(sent.api_key))
+    key = _header_key(headers) or text(plain(sent.api_key)) or _queried(request.query)
 
     def capture(terms: Terms) -> Parsed:
         received = moment.received
@@ -189,10 +190,25 @@ def open_own(request: FastRequest, moment: Moment) -> Opened:
         ip = address(request.client_ip, terms.truncate_ip)
         agent = text(headers.get(b"user-agent", b"").decode("utf-8", "replace"), WIDE)
         large = len(body) > PAYLOAD_BYTES
-        desk = _Desk(terms.tenant, terms.truncate_ip, moment, received, ahead, ip, agent, large)
-        return collected(Dialect.OWN, key, events, functools.partial(_captured, desk))
+        desk = Desk(terms.tenant, terms.truncate_ip, moment, received, ahead, ip, agent, large)
+        return collected(Dialect.OWN, key, events, functools.partial(captured, desk))
 
     return Opened(Dialect.OWN, key, len(events), capture)
+
+
+def _header_key(headers: dict[bytes, bytes]) -> str:
+    return (headers.get(b"x-api-key") or headers.get(b"x-write-key") or b"").decode("latin-1")
+
+
+def _queried(query: bytes) -> str | None:
+    """A beacon cannot have headers."""
+    if b"write_key=" not in query:
+        return None
+    try:
+        found = parse_qs(query, max_num_fields=100).get(b"write_key")
+    except ValueError:
+        return None
+    return found[0].decode("utf-8", "replace") if found else None
 
 
 def _read(body: bytes) -> tuple[_BatchIn | _LooseIn, list[EventIn | Reason]]:
@@ -224,7 +240,7 @@ def _alone(raw: Raw) -> EventIn:
         raise Refused(Reason.MALFORMED_EVENT) from None
 
 
-def _captured(desk: _Desk, sent: EventIn, warned: Warned) -> CapturedEvent:
+def captured(desk: Desk, sent: EventIn, warned: Warned) -> CapturedEvent:
     name = sent.event
     if not name:
         raise Refused(Reason.MISSING_EVENT_NAME)
@@ -278,7 +294,7 @@ def _captured(desk: _Desk, sent: EventIn, warned: Warned) -> CapturedEvent:
     )
 
 
-def _at(timestamp: str | int | float | None, desk: _Desk) -> int:
+def _at(timestamp: str | int | float | None, desk: Desk) -> int:
     if timestamp is None:
         return desk.received
     at = read_ms(timestamp)

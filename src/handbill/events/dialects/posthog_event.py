@@ -123,6 +123,8 @@ class Head(msgspec.Struct, frozen=True):
     name: str
     distinct_id: str
     extra: dict[str, bytes] = {}
+    session: str | None = None
+    lib: str | None = None
 
 
 _inside = msgspec.json.Decoder(Inside)
@@ -169,7 +171,7 @@ def captured(sent: Sent, head: Head, desk: Desk, warned: Warned) -> CapturedEven
         set_once=set_once,
         unset=unset,
         edge=_edge(head, inside, warned),
-        session=text(inside.session),
+        session=text(inside.session) or head.session,
         ip=address(inside.ip, terms.truncate_ip) or desk.ip,
         user_agent=text(inside.agent, WIDE) or desk.user_agent,
         url=text(inside.url, WIDE),
@@ -183,7 +185,7 @@ def captured(sent: Sent, head: Head, desk: Desk, warned: Warned) -> CapturedEven
         screen_height=screen(inside.height),
         language=text(inside.language),
         timezone=text(inside.timezone),
-        lib=text(inside.lib),
+        lib=text(inside.lib) or head.lib,
         marks=desk.marks,
     )
 

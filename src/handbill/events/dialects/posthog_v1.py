@@ -9,11 +9,21 @@ import msgspec
 from msgspec import Raw
 
 from handbill.events.dialects.bounded import elements
-from handbill.events.dialects.canon import CapturedEvent, Dialect, Moment, Opened, Parsed, Refused, Terms
+from handbill.events.dialects.canon import HISTORICAL, CapturedEvent, Dialect, Moment, Opened, Parsed, Refused, Terms
 from handbill.events.dialects.collect import Warned, collected, each
 from handbill.events.dialects.ids import event_id
 from handbill.events.dialects.posthog_event import NAME_CHARACTERS, Desk, Head, Sent, captured, desk_of, opened, whose
-from handbill.events.dialects.reading import UNREADABLE, bad_json, decoded, encode, fields_of, id_text, mended, plain
+from handbill.events.dialects.reading import (
+    UNREADABLE,
+    bad_json,
+    decoded,
+    encode,
+    fields_of,
+    id_text,
+    mended,
+    plain,
+    text,
+)
 from handbill.events.dialects.times import fixed, read_ms, skew
 from handbill.events.dialects.unpack import unpack
 from handbill.events.reasons import Reason
@@ -27,6 +37,7 @@ HEADERS = (b"posthog-sdk-info", b"posthog-attempt", b"posthog-request-id", b"pos
 _ENCODINGS = frozenset({b"", b"identity", b"gzip", b"deflate", b"zstd"})
 _KNOWN = frozenset(
     {"event", "uuid", "distinct_id", "timestamp", "options", "properties", "$set", "$set_once", "$unset"}
+    | {"session_id", "window_id"}
 )
 _NOTHING = Raw(b"")
 
@@ -34,12 +45,14 @@ _NOTHING = Raw(b"")
 class _Root(msgspec.Struct, frozen=True):
     batch: Raw
     created_at: Raw = _NOTHING
+    historical_migration: Raw = _NOTHING
 
 
 class _Options(msgspec.Struct, frozen=True):
     cookieless_mode: bool | None = None
     disable_skew_correction: bool | None = None
     process_person_profile: bool | None = None
+    product_tour_id: str | None = None
 
 
 class _Item(msgspec.Struct, frozen=True):
@@ -72,12 +85,14 @@ def open_posthog_v1(request: FastRequest, moment: Moment) -> Opened:
     items = _marked(each(_part, raws), uuids)
     key = bearer(headers.get(b"authorization", b""))
     stamp = headers[b"posthog-request-timestamp"].decode("latin-1")
+    sdk = headers[b"posthog-sdk-info"].decode("utf-8", "replace")
 
     def capture(terms: Terms) -> Parsed:
         sent_at = read_ms(stamp)
         ahead = skew(read_ms(plain(root.created_at)) if sent_at is None else sent_at, moment.received)
-        desk = desk_of(request, moment, terms, Dialect.POSTHOG_V1, ahead)
-        parsed = collected(Dialect.POSTHOG_V1, key, items, functools.partial(_captured, desk))
+        marks = (HISTORICAL,) if plain(root.historical_migration) is True else ()
+        desk = desk_of(request, moment, terms, Dialect.POSTHOG_V1, ahead, marks)
+        parsed = collected(Dialect.POSTHOG_V1, key, items, functools.partial(_captured, desk, sdk))
         return msgspec.structs.replace(parsed, ids=uuids)
 
     return Opened(Dialect.POSTHOG_V1, key, len(items), capture)
@@ -121,7 +136,7 @@ def _marked(items: list[_Item | Reason], uuids: list[str | None]) -> list[_Item 
     return found
 
 
-def _captured(desk: Desk, item: _Item, warned: Warned) -> CapturedEvent:
+def _captured(desk: Desk, sdk: str, item: _Item, warned: Warned) -> CapturedEvent:
     fields = item.sent.fields
     name = plain(fields.get("event"))
     if not isinstance(name, str) or not name.strip():
@@ -131,18 +146,27 @@ def _captured(desk: Desk, item: _Item, warned: Warned) -> CapturedEvent:
     uuid = id_text(fields.get("uuid"))
     if uuid is None or not uuid.strip():
         raise Refused(Reason.MISSING_EVENT_UUID)
-    head = Head(event_id(uuid), _at(item, desk), name, whose(item.sent, cut=False), _extra(item))
+    lib, _, version = sdk.partition("/")
+    session = text(plain(fields.get("session_id")))
+    extra = _extra(item, lib, version)
+    head = Head(event_id(uuid), _at(item, desk), name, whose(item.sent, cut=False), extra, session, text(lib))
     return captured(item.sent, head, desk, warned)
 
 
-def _extra(item: _Item) -> dict[str, bytes]:
-    """Options become the properties by which the older format says the same."""
+def _extra(item: _Item, lib: str, version: str) -> dict[str, bytes]:
+    """What stands beside the properties here becomes the properties by which the older format says the same."""
+    fields = item.sent.fields
     said: dict[str, Any] = {
+        "$lib": text(lib),
+        "$lib_version": text(version),
+        "$session_id": plain(fields.get("session_id")),
+        "$window_id": plain(fields.get("window_id")),
+        "$product_tour_id": item.options.product_tour_id,
         "$cookieless_mode": item.options.cookieless_mode,
         "$ignore_sent_at": item.options.disable_skew_correction,
         "$process_person_profile": item.options.process_person_profile,
     }
-    rest = {key: raw for key, raw in item.sent.fields.items() if key not in _KNOWN}
+    rest = {key: raw for key, raw in fields.items() if key not in _KNOWN}
     found = {name: encode(value) for name, value in said.items() if value is not None}
     return {**found, "$extra": encode(rest)} if rest else found
 

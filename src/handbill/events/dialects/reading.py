@@ -17,7 +17,7 @@ T = TypeVar("T")
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """All that msgspec raises for bytes that are not what they should be."""
 SMALL, WIDE = 200, 2_000
-PAYLOAD_BYTES = 224 * 1024
+PAYLOAD_BYTES = 220 * 1024
 """Properties and sets of one event: what fits an entry of the journal beside the other fields."""
 _ROUND_BYTES = 64 * 1024
 """Everything of an event that is neither properties nor sets: texts that are cut to their columns anyway."""

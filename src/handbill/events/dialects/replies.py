@@ -80,6 +80,14 @@ def _detail(reason: Reason) -> str:
     return _DETAILS.get(reason, reason.value.lower())
 
 
+def untracked(parsed: Parsed) -> FastReply:
+    """Nobody may be followed here: nothing was kept, and nothing is wrong with what was sent."""
+    late = [Note(place, Reason.DO_NOT_TRACK) for place in parsed.places]
+    if parsed.dialect is not Dialect.OWN:
+        return taken(parsed, late)
+    return FastReply(202, _encode(Told(0, sorted([*parsed.dropped, *late], key=lambda note: note.index))))
+
+
 def over_quota(parsed: Parsed) -> FastReply:
     """Nothing was kept and nothing will be: the quota is used up. Told as a success, or clients would storm."""
     match parsed.dialect:
@@ -104,7 +112,10 @@ def refused(dialect: Dialect, error: HandbillError) -> FastReply:
     headers: list[tuple[bytes, bytes]] = []
     if error.retry_after is not None:
         headers.append((b"retry-after", str(max(1, math.ceil(error.retry_after))).encode()))
-    return FastReply(error.status, _encode(_error(dialect, error)), headers=headers)
+    status = error.status
+    if dialect is Dialect.POSTHOG_V1 and status == 429:
+        status = 503  # these clients give up on 429, and come back after a 503
+    return FastReply(status, _encode(_error(dialect, error)), headers=headers)
 
 
 def _error(dialect: Dialect, error: HandbillError) -> dict[str, Any]:

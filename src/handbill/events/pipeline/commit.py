@@ -7,12 +7,14 @@ that refuses for a reason of its own (a right, a table that is not there): the l
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Sequence
 from datetime import timedelta
 
 from handbill.events.batch import Batch, Parked, Sink
 from handbill.events.model import Row
+from handbill.events.pipeline.flood import Flood
 from handbill.events.pipeline.steps import drop_key
 from handbill.events.reasons import Reason
 from handbill.events.store import EventStore
@@ -22,7 +24,6 @@ from handbill.kit.ids import Ids
 from handbill.kit.telemetry import logs
 
 _log = logs.get("pipeline")
-_FLOOD_FROM = 20  # up to this many poison rows a batch may consist of nothing else
 _OF_DATA = ("22", "23", "54")  # sqlstate classes: a value, a constraint, a limit of size; all else is no row's fault
 
 
@@ -36,13 +37,23 @@ class _Trial(Exception):
 
 class Commit:
     def __init__(
-        self, database: Database, store: EventStore, sinks: Sequence[Sink], ids: Ids, lease: timedelta
+        self,
+        database: Database,
+        store: EventStore,
+        sinks: Sequence[Sink],
+        ids: Ids,
+        lease: timedelta,
+        *,
+        ships: bool = False,
     ) -> None:
+        """`ships`: somebody will ship the batch; without, it is finished with the commit."""
         self._database = database
         self._store = store
         self._sinks = tuple(sinks)
         self._ids = ids
         self._lease = lease
+        self._ships = ships
+        self._flood = Flood()
 
     async def __call__(self, batch: Batch) -> Batch:
         for sink in self._sinks:
@@ -52,17 +63,19 @@ class Commit:
         except PostgresError as error:
             if not _of_data(error):
                 raise
-            poison = await self._poison(batch, _most(batch))
+            most = self._flood.most(time.monotonic(), len(batch.rows))
+            poison = await self._poison(batch, most)
             if not poison:  # every row passed alone: the failure was not in the data
                 raise
-            if len(poison) > _most(batch):
+            if len(poison) > most:
                 raise Broken(
-                    f"More than {_most(batch)} of {len(batch.rows)} events were rejected ({error}); nothing was parked"
+                    f"More than {most} of {len(batch.rows)} events were rejected ({error}); nothing was parked"
                     " and the lane waits: this is a fault of the installation, not of the events.",
                     code="POISON_FLOOD",
                 ) from error
             _set_aside(batch, poison)
             await self._write(batch)
+        self._flood.note(time.monotonic(), len(batch.rows), len(batch.parked))
         return batch
 
     async def _write(self, batch: Batch) -> None:
@@ -78,8 +91,9 @@ class Commit:
                 await sink.write(tx, survivors, batch.owned.number)
             await self._store.add_drops(tx, drops, batch.owned.number)
             await self._store.park(tx, batch.parked, batch.owned.lane, self._ids)
-            await self._store.insert_batch(tx, batch, survivors, self._ids.new())
-        batch.survivors, batch.drops = survivors, drops
+            batch_id = self._ids.new()
+            await self._store.insert_batch(tx, batch, survivors, batch_id, waits=self._ships)
+        batch.id, batch.survivors, batch.drops = batch_id, survivors, drops
         batch.refused += copies  # a copy may have moved a cap that had forgotten the first one
 
     async def _keyed(self, tx: Tx, rows: Sequence[Row]) -> list[Row]:
@@ -120,10 +134,6 @@ class Commit:
 
 def _of_data(error: PostgresError) -> bool:
     return error.sqlstate.startswith(_OF_DATA)
-
-
-def _most(batch: Batch) -> int:
-    return max(_FLOOD_FROM, len(batch.rows) // 2)
 
 
 def _set_aside(batch: Batch, poison: dict[int, PostgresError]) -> None:

@@ -8,7 +8,7 @@ from datetime import date
 import msgspec
 
 from handbill.events.batch import Batch, DropKey, Parked
-from handbill.events.model import HORIZON_DAYS, IMPORTED, Dropped, Row, decode, key
+from handbill.events.model import HORIZON_DAYS, PAST, CapturedEvent, Dropped, Row, decode, key
 from handbill.events.reasons import Reason
 from handbill.kit.clock import from_ms
 
@@ -24,7 +24,7 @@ def read(batch: Batch) -> Batch:
             batch.parked.append(Parked(None, "unknown", None, Reason.UNREADABLE, str(error)[:500], body))
             continue
         if type(event) is Dropped:
-            batch.drops[(event.tenant, _day(event.at), event.of, Reason(event.reason))] += 1
+            batch.drops[(event.tenant, _day(event.at), event.of, Reason(event.reason))] += event.n
             continue
         batch.rows.append(Row(place, key(event.kind, event.id), event, body))
     return batch
@@ -33,11 +33,11 @@ def read(batch: Batch) -> Batch:
 def refuse_old(batch: Batch) -> Batch:
     """An event from before the horizon could be a copy of one whose key is forgotten: refused, with its reason.
 
-    An import is told by its operator to be history, and carries ids that it was not sent with before: it passes.
+    An import or a migration is said to be history, and carries ids that it was not sent with before: it passes.
     """
     kept: list[Row] = []
     for row in batch.rows:
-        if row.event.at < row.event.received - _HORIZON_MS and IMPORTED not in row.event.marks:
+        if row.event.at < row.event.received - _HORIZON_MS and PAST.isdisjoint(row.event.marks):
             batch.drops[drop_key(row, Reason.TOO_OLD)] += 1
             batch.refused.append(row)
         else:
@@ -79,9 +79,15 @@ def _day(ms: int) -> date:
 
 
 def _alike(one: Row, other: Row) -> bool:
-    """The same event sent again: equal but for when we received it."""
+    """The same event sent again: equal but for when we received it.
+
+    A product event's time was corrected by its request's own error, which differs a little from try to try.
+    """
     if one.body == other.body:
         return True
+    if type(one.event) is CapturedEvent and type(other.event) is CapturedEvent:
+        moved = msgspec.structs.replace(other.event, at=one.event.at, received=one.event.received)
+        return one.event == moved
     left, right = msgspec.structs.asdict(one.event), msgspec.structs.asdict(other.event)
     if left["at"] == left["received"] and right["at"] == right["received"]:  # neither said when: we did, for both
         del left["at"], right["at"]

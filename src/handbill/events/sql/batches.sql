@@ -11,7 +11,7 @@ select tenant_id, string_agg(key, '') from fresh group by tenant_id
 -- name: insert_batch
 -- no-tenant: a batch holds the events of every tenant of its lane
 insert into events.ch_batches (id, lane, from_cursor, to_cursor, survivors, events, done_at)
-values ($1, $2, $3, $4, $5, $6, now())
+values ($1, $2, $3, $4, $5, $6, case when $7 then null else now() end)
 
 -- name: batches_behind
 -- no-tenant: a batch holds the events of every tenant of its lane
@@ -25,10 +25,14 @@ order by created_at, id
 -- no-tenant: a batch holds the events of every tenant of its lane
 select from_cursor from events.ch_batches where lane = $1 and done_at is null order by created_at, id limit 1
 
+-- name: unshipped_batches
+-- no-tenant: a batch holds the events of every tenant of its lane
+select id from events.ch_batches where done_at is null
+
 -- name: forget_batches
 -- no-tenant: a batch holds the events of every tenant of its lane
 delete from events.ch_batches
-where lane = $1 and done_at < now() - $3::interval
+where lane = $1 and done_at < now() - $3::interval and lost_at is null
   and (split_part(to_cursor, '-', 1)::bigint, split_part(to_cursor, '-', 2)::bigint)
    <= (split_part($2, '-', 1)::bigint, split_part($2, '-', 2)::bigint)
 

@@ -17,11 +17,40 @@ select id from events.parked order by id desc limit 1
 
 -- name: parked_bodies
 -- no-tenant: $1 narrows to a tenant; the operator also sees rows that belong to nobody
-select id, body from events.parked
+select id, parked_at, body from events.parked
 where replayed_at is null and ($1::int is null or tenant_id = $1) and ($2::text is null or reason = $2)
-  and id > $3 and id <= $4
+  and id > $3 and id <= $4 and ($6::uuid[] is null or id = any ($6))
 order by id
 limit $5
+
+-- name: now
+-- no-tenant: the database's clock
+select clock_timestamp()
+
+-- name: counted_keys
+select k.tenant_id, k.key
+from unnest($1::int[], $2::bytea[]) as wanted (tenant_id, key)
+join events.event_keys k on k.tenant_id = wanted.tenant_id and k.key = wanted.key
+
+-- name: parked_since
+select distinct p.tenant_id, p.kind, p.event_id
+from unnest($1::int[], $2::text[], $3::text[]) as wanted (tenant_id, kind, event_id)
+join events.parked p on p.tenant_id = wanted.tenant_id and p.kind = wanted.kind and p.event_id = wanted.event_id
+where p.parked_at > $4 and p.replayed_at is null
+
+-- name: healable
+-- no-tenant: the clock heals everybody's; an event that came back this often waits for a person
+select p.id from events.parked p
+where p.reason = 'REJECTED' and p.replayed_at is null and p.parked_at < now() - $1::interval and p.tenant_id is not null
+  and (select count(*) from events.parked q
+       where q.tenant_id = p.tenant_id and q.event_id = p.event_id and q.kind = p.kind) <= $2
+order by p.id
+limit $3
+
+-- name: drop_parked
+delete from events.parked
+where tenant_id = $1 and replayed_at is null and ($2::text is null or reason = $2)
+  and ($3::uuid[] is null or id = any ($3))
 
 -- name: mark_replayed
 -- no-tenant: the ids were read under the caller's own filter

@@ -12,6 +12,9 @@ FIRST_OVERFLOW = 100
 """Numbers of overflow lanes start here, so that main lanes may be added without moving them."""
 
 
+_NAMES = tuple(map(str, range(FIRST_OVERFLOW)))
+
+
 class Lanes(msgspec.Struct, frozen=True):
     """`main` lanes carry everybody; noisy tenants are sent to one of the `overflow` lanes."""
 
@@ -31,7 +34,7 @@ class Lanes(msgspec.Struct, frozen=True):
 
     def lane_for(self, tenant_id: int, sender: str) -> str:
         """The same sender always takes the same lane, in every process and release."""
-        return str(_place(f"{tenant_id}\0{sender}") % self.main)
+        return _NAMES[_place(f"{tenant_id}\0{sender}") % self.main]
 
     def overflow_for(self, tenant_id: int) -> str:
         """All of one tenant in one overflow lane: two noisy tenants seldom meet."""

@@ -74,7 +74,20 @@ EVENTS_ACCEPTED = Counter("handbill_events_accepted", "Events taken at the edge,
 EVENTS_SHED = Counter("handbill_events_shed", "Requests refused with 429 because the lanes lag too far behind")
 EVENTS_COUNTED = Counter("handbill_events_counted", "Events counted for the first time")
 EVENTS_DROPPED = Counter("handbill_events_dropped", "Events not counted, by kind and reason", ("kind", "reason"))
+CAPTURE_THROTTLED = Counter("handbill_capture_throttled", "Requests with events refused by a tenant's rate")
+CAPTURE_LIMITS_OPEN = Counter("handbill_capture_limits_open", "Requests let pass because Redis could not be asked")
+INCOMING_DRAINED = Counter("handbill_incoming_drained", "Entries taken from the compatibility stream into the journal")
 EVENTS_PARKED = Counter("handbill_events_parked", "Events parked with their bytes, by reason", ("reason",))
+EVENTS_SHIPPED = Counter("handbill_events_shipped", "Events that ClickHouse has acknowledged")
+EVENTS_UNSHIPPED = Gauge("handbill_events_unshipped", "Counted events that ClickHouse has not got, by lane", ("lane",))
+EVENTS_UNSHIPPED_SECONDS = Gauge(
+    "handbill_events_unshipped_seconds", "Age of the oldest batch that ClickHouse has not got, by lane", ("lane",)
+)
+OVERRIDES_SHIPPED = Counter("handbill_overrides_shipped", "Moves of an id to another person, told to ClickHouse")
+OVERRIDES_SQUASHED = Counter("handbill_overrides_squashed", "Overrides that were written into the rows and ended")
+EVENTS_SHIPPING_LOST = Counter(
+    "handbill_events_shipping_lost", "Counted events that the journal lost before ClickHouse had them"
+)
 JOURNAL_LAG_EVENTS = Gauge("handbill_journal_lag_events", "Events behind the cursor, by lane", ("lane",))
 JOURNAL_LAG_SECONDS = Gauge("handbill_journal_lag_seconds", "Age of the oldest uncommitted event, by lane", ("lane",))
 JOURNAL_GAPS = Counter("handbill_journal_gaps", "Times a lane's journal began behind its cursor: entries were lost")
@@ -143,3 +156,23 @@ THROTTLE_OPEN = Counter("handbill_throttle_open", "Tracking requests let pass be
 # --- show
 REDIRECT_UNCOUNTED = Counter("handbill_redirect_uncounted", "Clicks led on but not counted, by the error", ("code",))
 GEO_FETCH = Counter("handbill_geo_fetch", "Attempts to fetch the GeoIP file: fetched or failed", ("how",))
+
+# --- insights
+INSIGHTS_SECONDS = Histogram("handbill_insights_seconds", "Time to answer a question about events", ("question",))
+INSIGHTS_REFUSED = Counter("handbill_insights_refused", "Questions not answered, by why: busy, heavy, left", ("why",))
+INSIGHTS_TAILS = Gauge("handbill_insights_tails", "Live tails that are open in this process")
+INSIGHTS_TAIL_SKIPPED = Counter("handbill_insights_tail_skipped", "Events that a live tail was too slow to show")
+
+# --- segments
+SEGMENTS_REFRESHED = Counter("handbill_segments_refreshed", "People held against the segments' rules after a change")
+PROJECTION_WALKS = Counter(
+    "handbill_projection_walks", "Walks that wrote everybody's projection: lost (Redis was wiped) or grown", ("why",)
+)
+PROJECTION_FILLS = Counter(
+    "handbill_projection_fills", "Projections a decision asked for: filled, nobody, failed or left", ("outcome",)
+)
+
+# --- people
+PEOPLE_FOLDED = Counter("handbill_people_folded", "Marked ids whose people were worked out, by sort", ("sort",))
+PEOPLE_REFOLDS = Counter("handbill_people_refolds", "Components folded anew: a late edge, or one undone")
+PEOPLE_MENDED = Counter("handbill_people_mended", "Tenants for whom a crash had left people unfolded or untold")

@@ -74,12 +74,14 @@ create table people.warnings (
 create index ix_warnings_at on people.warnings (tenant_id, at desc);
 
 -- Ids about whom something new was said and that were not folded yet: written with the batch, removed by the folding.
--- A batch always updates the mark, so that a folding that has not seen the batch's words waits or leaves it alone.
+-- Marks are only ever added and taken away, never changed: no batch waits for a folding, or for another batch, over one.
 create table people.unfolded (
     tenant_id   int not null references tenants.tenants (tenant_id),
     distinct_id text collate "C" not null,
     marked_at   timestamptz not null,
-    primary key (tenant_id, distinct_id)
+    regroup     boolean not null default true,           -- an edge is new; else only properties must be read again
+    mark_id     bigint generated always as identity,
+    primary key (tenant_id, regroup, mark_id)
 );
 
 -- ------------------------------------------------------------------------------------------------ what is sent

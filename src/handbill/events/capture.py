@@ -1,0 +1,235 @@
+"""Product events over HTTP, in every dialect: whose, how many, durable, and answered in the client's own words.
+
+A request is opened (unpacked and read), its key names the tenant, its events are made, and what may come in goes to the
+journal together with the counts of what may not. Whatever its clients would send again for ever is answered as taken.
+Large bodies are read in threads beside the event loop, one piece at a time, so that nobody waits behind them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import msgspec
+
+from handbill.events import capture_docs
+from handbill.events.capture_limits import Allowance, Limits
+from handbill.events.dialects import replies
+from handbill.events.dialects.canon import Dialect, Moment, Note, Opened, Parsed, Terms
+from handbill.events.dialects.router import BODY_BYTES, OPENERS, ROUTES
+from handbill.events.edge import Edge
+from handbill.events.model import HORIZON_DAYS, PAST, CapturedEvent, Dropped, Event, Reason
+from handbill.kit.clock import Clock
+from handbill.kit.errors import Busy, HandbillError, Unauthorized
+from handbill.kit.fast import FastHandler, FastReply, FastRequest, FastRoute
+from handbill.kit.ids import Ids
+from handbill.tenants.model import SECRET_KEY_PREFIX
+from handbill.tenants.service import Directory, Profile
+
+T = TypeVar("T")
+
+_HORIZON_MS = HORIZON_DAYS * 86_400_000
+_PLAIN = b'{["'
+"""Bodies that begin so are not packed; a packed one may grow a thousandfold."""
+_PIECE_EVENTS = 500
+_PIECE_BYTES = 1 << 20
+
+
+class CapturePolicy(msgspec.Struct, frozen=True):
+    """Bodies over `inline_bytes`, packed ones over `inline_packed`, are read aside; at most `waiting` at a time."""
+
+    limits: Limits = Limits()
+    inline_bytes: int = 64 * 1024
+    inline_packed: int = 4 * 1024
+    threads: int = 2
+    waiting: int = 16
+
+
+Pieces = Callable[[Sequence[CapturedEvent]], Iterable[Sequence[CapturedEvent]]]
+
+
+def _whole(events: Sequence[CapturedEvent]) -> Iterable[Sequence[CapturedEvent]]:
+    """The events of a small request: they fit one append."""
+    return (events,)
+
+
+class Capture:
+    """A part of the house: started before the first request, stopped after the last."""
+
+    def __init__(
+        self,
+        edge: Edge,
+        directory: Directory,
+        allowance: Allowance,
+        clock: Clock,
+        policy: CapturePolicy | None = None,
+    ) -> None:
+        self._edge = edge
+        self._directory = directory
+        self._allowance = allowance
+        self._clock = clock
+        self._policy = policy or CapturePolicy()
+        self._ids = Ids(clock)
+        self._threads: ThreadPoolExecutor | None = None
+        self._aside = 0
+
+    async def start(self) -> None:
+        self._threads = ThreadPoolExecutor(self._policy.threads, thread_name_prefix="capture")
+
+    async def stop(self) -> None:
+        threads, self._threads = self._threads, None
+        if threads is not None:
+            threads.shutdown(wait=True)
+
+    def fast_routes(self) -> list[FastRoute]:
+        handlers = {dialect: self._handler(dialect) for dialect in Dialect}
+        return [
+            FastRoute(
+                method,
+                path,
+                handlers[dialect],
+                cors=True,
+                body_limit=BODY_BYTES[dialect],
+                doc=capture_docs.DOCS.get((method, path)),
+            )
+            for (method, path), dialect in ROUTES.items()
+        ]
+
+    def _handler(self, dialect: Dialect) -> FastHandler:
+        async def handle(request: FastRequest) -> FastReply:
+            try:
+                return await self.take(dialect, request)
+            except HandbillError as error:
+                if dialect is Dialect.OWN or (error.status >= 500 and not isinstance(error, Busy)):
+                    raise
+                return replies.refused(dialect, error)
+
+        handle.__doc__ = capture_docs.ALIASES[dialect]
+        return handle
+
+    async def take(self, dialect: Dialect, request: FastRequest) -> FastReply:
+        """One request, whole. Raises what nothing of it could be kept for."""
+        moment = Moment(self._clock.now_ms(), self._new_id)
+        if not self._large(request):
+            opened = OPENERS[dialect](request, moment)
+            profile = await self._profile(opened)
+            parsed = opened.capture(_terms(profile))
+            return await self._keep(request, profile, parsed, moment.received)
+        opened = await self._in_thread(lambda: OPENERS[dialect](request, moment))
+        profile = await self._profile(opened)
+        parsed = await self._in_thread(lambda: opened.capture(_terms(profile)))
+        return await self._keep(request, profile, parsed, moment.received, pieces=_pieces)
+
+    async def _keep(
+        self, request: FastRequest, profile: Profile, parsed: Parsed, received: int, pieces: Pieces = _whole
+    ) -> FastReply:
+        tenant = profile.tenant.tenant_id
+        if _asks_not_to_be_tracked(request) and profile.settings.privacy.respect_dnt:
+            untracked = Counter({Reason.DO_NOT_TRACK: len(parsed.events)})
+            await self._edge.accept(_drops(tenant, request, received, untracked + _told(parsed)))
+            return replies.untracked(parsed)
+        events, late = _in_time(parsed, received)
+        reasons = _told(parsed)
+        if late:
+            reasons[Reason.TOO_OLD] += len(late)
+        limits = self._policy.limits.of(profile.settings.limits)
+        if events and not await self._allowance.admits(tenant, len(events), limits):
+            reasons[Reason.QUOTA] += len(events)
+            await self._edge.accept(_drops(tenant, request, received, reasons))
+            return replies.over_quota(parsed)
+        for piece in pieces(events):
+            await self._edge.accept(piece)
+        if reasons:
+            await self._edge.accept(_drops(tenant, request, received, reasons))
+        return replies.taken(parsed, late)
+
+    async def _profile(self, opened: Opened) -> Profile:
+        """The tenant behind the key, from memory."""
+        key = opened.api_key
+        if not key:
+            raise Unauthorized("Nothing was kept: the request has no write key (hbw_...) of a tenant.")
+        if key.startswith(SECRET_KEY_PREFIX):
+            raise Unauthorized("Nothing was kept: this is a secret key. Replace it, and give clients a write key.")
+        principal = await self._directory.write_key(key)
+        if principal is None:
+            raise Unauthorized("Nothing was kept: the write key is not known, or not valid any more.")
+        return await self._directory.profile(principal.tenant_id)
+
+    def _large(self, request: FastRequest) -> bool:
+        size = len(request.body) or len(request.query)
+        if size <= self._policy.inline_packed:
+            return False
+        return size > self._policy.inline_bytes or request.body[:1] not in _PLAIN
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        threads = self._threads
+        if threads is None or self._aside >= self._policy.waiting:
+            raise Busy(
+                "Too many large requests at once; nothing of this one was kept, send it again.",
+                code="CAPTURE_BUSY",
+                retry_after=1.0,
+            )
+        self._aside += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(threads, work)
+        finally:
+            self._aside -= 1
+
+    def _new_id(self) -> str:
+        return str(self._ids.new())
+
+
+def _terms(profile: Profile) -> Terms:
+    return Terms(profile.tenant.tenant_id, profile.settings.privacy.truncate_ip)
+
+
+def _asks_not_to_be_tracked(request: FastRequest) -> bool:
+    return request.headers.get(b"dnt") == b"1" or request.headers.get(b"sec-gpc") == b"1"
+
+
+def _in_time(parsed: Parsed, received: int) -> tuple[Sequence[CapturedEvent], list[Note]]:
+    """Those that can still be told from copies, and notes about the others."""
+    oldest = received - _HORIZON_MS
+    if not parsed.events or min([event.at for event in parsed.events]) >= oldest:
+        return parsed.events, []
+    late = [
+        Note(place, Reason.TOO_OLD)
+        for event, place in zip(parsed.events, parsed.places, strict=True)
+        if event.at < oldest and PAST.isdisjoint(event.marks)
+    ]
+    gone = {note.index for note in late}
+    return [event for event, place in zip(parsed.events, parsed.places, strict=True) if place not in gone], late
+
+
+def _told(parsed: Parsed) -> Counter[Reason]:
+    """What the parser had to leave out, counted by reason: events, and parts of events."""
+    found: Counter[Reason] = Counter()
+    for notes in (parsed.dropped, parsed.warned):
+        for note in notes:
+            found[note.reason] += 1
+    return found
+
+
+def _drops(tenant: int, request: FastRequest, received: int, reasons: Counter[Reason]) -> list[Event]:
+    return [
+        Dropped(tenant, request.request_id, received, received, CapturedEvent.kind, str(reason), n)
+        for reason, n in sorted(reasons.items())
+        if n > 0
+    ]
+
+
+def _pieces(events: Sequence[CapturedEvent]) -> Iterator[Sequence[CapturedEvent]]:
+    """As many at a time as one append of the journal takes well; between two of them others have their turn."""
+    if not events:
+        return
+    start, size = 0, 0
+    for place, event in enumerate(events):
+        weight = len(event.properties) + len(event.set or b"") + len(event.set_once or b"")
+        if place > start and (place - start >= _PIECE_EVENTS or size + weight > _PIECE_BYTES):
+            yield events[start:place]
+            start, size = place, 0
+        size += weight
+    yield events[start:]

@@ -1,0 +1,195 @@
+"""What the OpenAPI page says of the routes at which clients send events."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from handbill.events.dialects.canon import Dialect
+from handbill.kit.fast import FastDoc
+
+_TAG = "Events"
+_CODES = (400, 401, 403, 413, 415, 429, 503)
+_ONCE = "Sent again with the same ids it counts once; 429 and 503 carry Retry-After."
+
+ALIASES: dict[Dialect, str] = {
+    Dialect.OWN: "Events of a product, in our own dialect.",
+    Dialect.POSTHOG: "Events as PostHog's clients send them; the same as `POST /batch/`.",
+    Dialect.POSTHOG_V1: "Events as PostHog's newer clients send them.",
+    Dialect.SEGMENT: "Messages as Segment's and RudderStack's clients send them; the same as `POST /v1/batch`.",
+}
+"""One line for the addresses that are only other names of a described one."""
+
+
+class OwnEvent(msgspec.Struct, frozen=True):
+    event: str
+    distinct_id: str | int
+    event_id: str | None = None
+    timestamp: str | None = None
+    anonymous_id: str | None = None
+    properties: dict[str, Any] = {}
+    user_properties: dict[str, Any] = {}
+    context: dict[str, Any] = {}
+
+
+class OwnBatch(msgspec.Struct, frozen=True):
+    """1 to 500 events. The write key may stand in `x-write-key`, `x-api-key`, `api_key` or `?write_key=`."""
+
+    events: list[OwnEvent]
+    sent_at: str | None = None
+    api_key: str | None = None
+
+
+class OwnNote(msgspec.Struct, frozen=True):
+    index: int
+    reason: str
+
+
+class OwnTaken(msgspec.Struct, frozen=True):
+    accepted: int
+    dropped: list[OwnNote]
+    quota_limited: bool = False
+
+
+class PosthogBatch(msgspec.Struct, frozen=True):
+    api_key: str
+    batch: list[dict[str, Any]]
+    sent_at: str | None = None
+    historical_migration: bool = False
+
+
+class PosthogEvent(msgspec.Struct, frozen=True):
+    api_key: str
+    event: str
+    distinct_id: str
+    properties: dict[str, Any] = {}
+    timestamp: str | None = None
+    uuid: str | None = None
+
+
+class PosthogTaken(msgspec.Struct, frozen=True):
+    status: int
+    quota_limited: list[str] = []
+
+
+class PosthogError(msgspec.Struct, frozen=True):
+    type: str
+    code: str
+    detail: str
+    attr: str | None = None
+
+
+class PosthogV1Batch(msgspec.Struct, frozen=True):
+    created_at: str
+    batch: list[dict[str, Any]]
+
+
+class PosthogV1Taken(msgspec.Struct, frozen=True):
+    results: dict[str, Any]
+
+
+class PosthogV1Error(msgspec.Struct, frozen=True):
+    error: str
+    error_description: str
+    error_uri: str | None = None
+
+
+class SegmentBatch(msgspec.Struct, frozen=True):
+    batch: list[dict[str, Any]]
+    writeKey: str | None = None
+    sentAt: str | None = None
+
+
+class SegmentMessage(msgspec.Struct, frozen=True):
+    messageId: str | None = None
+    userId: str | None = None
+    anonymousId: str | None = None
+    event: str | None = None
+    properties: dict[str, Any] = {}
+    traits: dict[str, Any] = {}
+    context: dict[str, Any] = {}
+    writeKey: str | None = None
+
+
+class SegmentTaken(msgspec.Struct, frozen=True):
+    success: bool
+
+
+class SegmentError(msgspec.Struct, frozen=True):
+    success: bool
+    code: str
+    message: str
+
+
+_AT = "2026-07-01T09:30:00.000Z"
+_KEY = "hbw_..."
+_OWN = {
+    "sent_at": _AT,
+    "events": [
+        {
+            "event": "order_placed",
+            "distinct_id": "user-42",
+            "event_id": "order-1001",
+            "timestamp": _AT,
+            "properties": {"total": 59.9},
+            "user_properties": {"$set": {"plan": "pro"}},
+        }
+    ],
+}
+_POSTHOG_EVENT = {"event": "order placed", "distinct_id": "user-42", "properties": {"total": 59.9}, "timestamp": _AT}
+_V1_EVENT = {"uuid": "0190163d-8694-739b-aea5-966c26f8ad91", **_POSTHOG_EVENT}
+_MESSAGE = {"messageId": "m-1", "userId": "user-42", "event": "Order Placed", "properties": {"total": 59.9}}
+_OF_POSTHOG = PosthogError, {
+    "type": "authentication_error", "code": "unauthorized", "detail": "The write key is not known.", "attr": None,
+}  # fmt: skip
+_OF_V1 = PosthogV1Error, {
+    "error": "unauthorized", "error_description": "The write key is not known.", "error_uri": None,
+}  # fmt: skip
+_OF_SEGMENT = SegmentError, {"success": False, "code": "unauthorized", "message": "The write key is not known."}
+
+
+def _foreign(
+    name: str, summary: str, body: tuple[Any, Any], reply: tuple[Any, Any], error: tuple[Any, Any], words: str
+) -> FastDoc:
+    return FastDoc(
+        summary, _TAG, name, f"{words} {_ONCE}", *body, *reply, 200, _CODES, error=error[0], error_example=error[1]
+    )
+
+
+def _message(kind: str) -> FastDoc:
+    words = f"One message of type {kind}, as Segment's and RudderStack's clients send it; also at `/v1/{kind[0]}`."
+    error, taken = _OF_SEGMENT, (SegmentTaken, {"success": True})
+    return _foreign(f"segment{kind.title()}", f"Segment: {kind}", (SegmentMessage, _MESSAGE), taken, error, words)
+
+
+DOCS: dict[tuple[str, str], FastDoc] = {
+    ("POST", "/v1/events"): FastDoc(
+        "Send events", _TAG, "sendEvents",
+        f"1 to 500 events, told one by one what was wrong. 202 means durable. {_ONCE} Over the day's quota: 200 with "
+        "`quota_limited`, and nothing was kept.",
+        OwnBatch, _OWN, OwnTaken, {"accepted": 1, "dropped": []}, 202, _CODES, write_key=True,
+    ),
+    ("POST", "/batch/"): _foreign(
+        "posthogBatch", "PostHog: a batch", (PosthogBatch, {"api_key": _KEY, "batch": [_POSTHOG_EVENT]}),
+        (PosthogTaken, {"status": 1}), _OF_POSTHOG,
+        "Events as PostHog's clients send them, packed or not, as JSON, a form or base64; also at `/batch`, `/e/`, "
+        "`/i/v0/e/`, `/track/`, `/engage/`.",
+    ),
+    ("POST", "/capture/"): _foreign(
+        "posthogCapture", "PostHog: one event", (PosthogEvent, {"api_key": _KEY, **_POSTHOG_EVENT}),
+        (PosthogTaken, {"status": 1}), _OF_POSTHOG, "One event, or a list of them, as PostHog's clients send them.",
+    ),
+    ("POST", "/i/v1/analytics/events"): _foreign(
+        "posthogEvents", "PostHog: events, newer", (PosthogV1Batch, {"created_at": _AT, "batch": [_V1_EVENT]}),
+        (PosthogV1Taken, {"results": {}}), _OF_V1, "Events as PostHog's newer clients send them, with a word on each.",
+    ),
+    ("POST", "/v1/batch"): _foreign(
+        "segmentBatch", "Segment: a batch",
+        (SegmentBatch, {"writeKey": _KEY, "batch": [{"type": "track", **_MESSAGE}]}),
+        (SegmentTaken, {"success": True}), _OF_SEGMENT,
+        "Messages as Segment's and RudderStack's clients send them; also at `/v1/b`, `/v1/import`, `/beacon/v1/batch`.",
+    ),
+    **{("POST", f"/v1/{kind}"): _message(kind) for kind in ("track", "identify", "page", "screen", "group", "alias")},
+}  # fmt: skip
+"""The addresses that describe themselves, by method and path; the others are their aliases."""

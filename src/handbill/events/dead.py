@@ -1,0 +1,239 @@
+"""Parked events and their ways back: sent again, at full speed or up to the first that is still bad; dropped in sight
+of the audit log; or healed by the clock.
+
+A replayed event takes the road of every other one, in its sender's lane and behind what was parked before it, with the
+times it was given at the edge. What it says about people does not depend on when it arrives, so its place in their
+history is the one it always had.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Protocol
+from uuid import UUID
+
+import msgspec
+
+from handbill.events.edge import Edge
+from handbill.events.model import HORIZON_DAYS, Dropped, Event, decode, key
+from handbill.events.reader import EventReader, ParkedBody
+from handbill.infra.postgres import Database
+from handbill.kit.clock import Clock
+from handbill.kit.errors import Invalid
+from handbill.kit.telemetry import logs
+from handbill.tenants.service import Audit
+
+_log = logs.get("parked")
+FULL_SPEED = 500
+"""Events of one portion when nobody waits for their fate."""
+CAREFUL = 20
+"""Events of one portion when the next one waits for it."""
+CIRCUIT = "parked-replay"
+HEALED_TRIES = 3
+HEAL_AFTER = timedelta(minutes=5)
+HEAL_MOST = 1_000
+_LOOK_EVERY_S = 0.05
+
+
+class OnFailure(StrEnum):
+    """What a replay does about events that are still bad: `park` them again and go on, or `stop` behind them."""
+
+    PARK = "park"
+    STOP = "stop"
+
+
+class Guard(Protocol):
+    """The breaker that all processes share; handed in by the wiring."""
+
+    def guard(self, name: str) -> AbstractAsyncContextManager[None]: ...
+
+
+class Chosen(msgspec.Struct, frozen=True):
+    """Which parked events: all of a tenant's (none: everybody's), of one reason, or those with these ids."""
+
+    tenant: int | None
+    reason: str | None = None
+    ids: tuple[UUID, ...] = ()
+
+
+class Replayed(msgspec.Struct, frozen=True):
+    """`matched` parked events fit the filter; `sent` of them went back into the journal; a dry run sends none.
+
+    `too_old` were parked so long ago that a copy of them may have been counted and forgotten: they need `force`.
+    `failed` were parked again while we watched, and `stopped` says that the rest was left alone for that.
+    """
+
+    matched: int
+    sent: int
+    unreadable: int
+    dry_run: bool
+    too_old: int = 0
+    failed: int = 0
+    stopped: bool = False
+
+
+class DropReport(msgspec.Struct, frozen=True):
+    """How many parked events were dropped for good. They stay in the drop counts, under the reason of their parking."""
+
+    dropped: int
+
+
+class StillBad(Exception):
+    """Events that were sent again came back to be parked, or were never taken up."""
+
+    def __init__(self, events: int) -> None:
+        super().__init__(f"{events} events that were sent again are not counted")
+        self.events = events
+
+
+class DeadLetters:
+    def __init__(
+        self, database: Database, edge: Edge, clock: Clock, audit: Audit | None = None,
+        breaker: Guard | None = None, *, patience_s: float = 60.0,
+    ) -> None:  # fmt: skip
+        self._database = database
+        self._edge = edge
+        self._clock = clock
+        self._audit = audit
+        self._breaker = breaker
+        self._reader = EventReader()
+        self._patience_s = patience_s
+
+    async def replay(
+        self, chosen: Chosen, *, on_failure: OnFailure = OnFailure.PARK, dry_run: bool = False,
+        force: bool = False, actor: str = "operator",
+    ) -> Replayed:  # fmt: skip
+        """Through the whole pipeline again. Raises Busy while the circuit is open or the journal cannot be written."""
+        done = Replayed(0, 0, 0, dry_run)
+        careful = on_failure is OnFailure.STOP
+        after = UUID(int=0)
+        async with self._database.worker() as tx:
+            last = await self._reader.last_parked(tx) or after  # what is parked again meanwhile waits for the next time
+        while True:
+            async with self._database.worker() as tx:
+                some = CAREFUL if careful else FULL_SPEED
+                rows = await self._reader.bodies(tx, chosen.tenant, chosen.reason, chosen.ids, after, last, some)
+            if not rows:
+                break
+            after = rows[-1].id
+            ready, unreadable, old = _readable(rows, self._clock.now(), force)
+            done = _plus(done, matched=len(rows), unreadable=unreadable, too_old=old)
+            if not ready or dry_run:
+                continue
+            failed = await self._portion(ready, careful)
+            done = _plus(done, sent=len(ready), failed=failed)
+            if failed:
+                done = msgspec.structs.replace(done, stopped=True)
+                break
+        await self._note(chosen, actor, done)
+        return done
+
+    async def drop(self, chosen: Chosen, *, actor: str) -> DropReport:
+        """For good, with a line in the audit log. Somebody must have said which: a reason or ids."""
+        if chosen.tenant is None or (chosen.reason is None and not chosen.ids):
+            raise Invalid("Say which parked events: a reason or their ids. Nothing was dropped.", code="DROP_WHAT")
+        async with self._database.worker() as tx:
+            dropped = await self._reader.drop_parked(tx, chosen.tenant, chosen.reason, chosen.ids)
+            if self._audit is not None and dropped:
+                detail = {"reason": chosen.reason, "events": dropped}
+                await self._audit.write(
+                    tx, chosen.tenant, actor=actor, action="parked.drop", object="parked events", before=detail
+                )
+        _log.info("parked-dropped", tenant=chosen.tenant, events=dropped)
+        return DropReport(dropped)
+
+    async def heal(self) -> Replayed:
+        """By the clock: what the database refused may pass since somebody mended the cause. Three tries, then a person.
+
+        Careful portions, so that a cause that still stands costs a handful of events a try and no more.
+        """
+        async with self._database.worker() as tx:
+            ids = await self._reader.healable(tx, HEAL_AFTER, HEALED_TRIES, HEAL_MOST)
+        if not ids:
+            return Replayed(0, 0, 0, False)
+        return await self.replay(Chosen(None, ids=tuple(ids)), on_failure=OnFailure.STOP, actor="clock")
+
+    async def erase(self, tenant_id: int, subject: str) -> Mapping[str, int]:
+        """For the erasure registry: parked events of a person are dropped; they were never counted."""
+        cleared, after, last = 0, UUID(int=0), UUID(int=2**128 - 1)
+        while True:
+            async with self._database.worker() as tx:
+                rows = await self._reader.bodies(tx, tenant_id, None, (), after, last, FULL_SPEED)
+                theirs = tuple(row.id for row in rows if _tells_of(row.body, subject))
+                if theirs:
+                    cleared += await self._reader.drop_parked(tx, tenant_id, None, theirs)
+            if len(rows) < FULL_SPEED:
+                return {"events.parked": cleared}
+            after = rows[-1].id
+
+    async def _portion(self, ready: Sequence[tuple[UUID, Event]], careful: bool) -> int:
+        """Send one portion, and with care see what becomes of it; how many were parked again."""
+        try:
+            async with self._breaker.guard(CIRCUIT) if self._breaker else nullcontext():
+                async with self._database.worker() as tx:
+                    since = await self._reader.now(tx)
+                await self._edge.accept([event for _, event in ready])
+                async with self._database.worker() as tx:
+                    await self._reader.mark_replayed(tx, [parked_id for parked_id, _ in ready])
+                if careful:
+                    await self._settled([event for _, event in ready], since)
+        except StillBad as error:
+            return error.events
+        return 0
+
+    async def _settled(self, events: Sequence[Event], since: datetime) -> None:
+        """Until each is counted or parked again. Raises StillBad for the latter, and for those nobody takes up."""
+        open_ = {(event.tenant, event.kind, event.id) for event in events if type(event) is not Dropped}
+        again: set[tuple[int, str, str]] = set()
+        deadline = asyncio.get_running_loop().time() + self._patience_s
+        while open_ and asyncio.get_running_loop().time() < deadline:
+            names = sorted(open_)
+            async with self._database.worker() as tx:
+                counted = await self._reader.counted(tx, [(tenant, key(kind, each)) for tenant, kind, each in names])
+                parked = await self._reader.parked_since(tx, names, since)
+            again |= parked
+            open_ -= parked | {name for name in names if (name[0], key(name[1], name[2])) in counted}
+            if open_:
+                await asyncio.sleep(_LOOK_EVERY_S)
+        if again or open_:
+            raise StillBad(len(again) + len(open_))
+
+    async def _note(self, chosen: Chosen, actor: str, done: Replayed) -> None:
+        if not done.sent:
+            return
+        _log.info("parked-replayed", events=done.sent, failed=done.failed, stopped=done.stopped)
+        if self._audit is None or chosen.tenant is None:
+            return
+        async with self._database.worker() as tx:
+            await self._audit.write(
+                tx, chosen.tenant, actor=actor, action="parked.replay", object="parked events", after=done
+            )
+
+
+def _readable(rows: Sequence[ParkedBody], now: datetime, force: bool) -> tuple[list[tuple[UUID, Event]], int, int]:
+    ready: list[tuple[UUID, Event]] = []
+    unreadable = old = 0
+    for row in rows:
+        try:
+            event = decode(row.body)
+        except msgspec.DecodeError:
+            unreadable += 1
+            continue
+        if not force and row.parked_at < now - timedelta(days=HORIZON_DAYS):
+            old += 1
+        else:
+            ready.append((row.id, event))
+    return ready, unreadable, old
+
+
+def _tells_of(body: bytes, subject: str) -> bool:
+    """Texts stand in a body as they are: whoever is named in it is found in its bytes, readable or not."""
+    return subject.encode() in body
+
+
+def _plus(done: Replayed, **more: int) -> Replayed:
+    return msgspec.structs.replace(done, **{name: getattr(done, name) + count for name, count in more.items()})

@@ -1,0 +1,62 @@
+"""What is known of an event beyond its own words: the sender's own fields first, then its user agent and its address.
+
+A function of the event and of the GeoIP file at hand; nothing is asked of an engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from handbill.events.model import CapturedEvent
+from handbill.kit.agents import NOBODY, Agent, agent_of
+
+Country = Callable[[str], str | None]
+"""The country of an address in two small letters; None when nobody knows."""
+
+_GEO = b"$geoip_country_code"
+_MOST = 65_535
+
+
+class _Geo(msgspec.Struct, frozen=True):
+    country: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw, name="$geoip_country_code")
+
+
+_geo = msgspec.json.Decoder(_Geo)
+_text = msgspec.json.Decoder(str)
+
+
+def agent(event: CapturedEvent) -> Agent:
+    """Fields that the sender filled stand; the user agent fills the others."""
+    if event.browser and event.os and event.device_type:
+        found = NOBODY
+    else:
+        found = agent_of(event.user_agent) if event.user_agent else NOBODY
+    return Agent(
+        event.browser or found.browser,
+        event.browser_version or ("" if event.browser else found.browser_version),
+        event.os or found.os,
+        event.os_version or ("" if event.os else found.os_version),
+        event.device_type or found.device_type,
+    )
+
+
+def country(event: CapturedEvent, of: Country) -> str:
+    """Two capital letters; empty when nobody knows."""
+    if _GEO in event.properties and (said := _said(event.properties)):
+        return said
+    return (of(event.ip) or "").upper() if event.ip else ""
+
+
+def _said(properties: bytes) -> str:
+    try:
+        told = _text.decode(_geo.decode(properties).country)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return ""
+    return told.upper() if len(told) == 2 and told.isascii() and told.isalpha() else ""
+
+
+def pixels(number: int | None) -> int | None:
+    """A screen has some; anything else is no dimension."""
+    return number if number is not None and 0 <= number <= _MOST else None

@@ -1,0 +1,78 @@
+"""A person's events in ClickHouse: told to them, or left standing without a name.
+
+Rows stay, so that every count stays; what names somebody goes. Committed events that have not reached ClickHouse yet
+would bring the name back, so an erasure waits for them, and asks to be repeated when that takes too long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+
+from handbill.events.store import EventStore
+from handbill.infra import sqlfiles
+from handbill.infra.clickhouse import ClickHouse
+from handbill.infra.postgres import Database
+from handbill.kit.errors import Busy
+from handbill.kit.ids import Ids
+
+Q = sqlfiles.queries("handbill.events")
+_COLUMNS = (
+    "event", "event_id", "at", "received", "distinct_id", "session_id", "properties", "set", "set_once", "unset", "url",
+    "referrer", "country", "browser", "os", "device_type", "language", "timezone", "ip", "user_agent", "lib",
+)  # fmt: skip
+_PATIENCE_S = 30.0
+_LOOK_EVERY_S = 0.2
+
+_WAIT = {"mutations_sync": 1}
+
+
+def _mutation(statement: str, tenant_id: int, subject: str, new: UUID | None = None) -> str:
+    """The subject is written as hexadecimal digits: a mutation is kept as text, and takes no parameters."""
+    text = statement.replace("<<tenant>>", str(tenant_id)).replace("<<name>>", subject.encode().hex())
+    return text if new is None else text.replace("<<new>>", str(new))
+
+
+class Forgetting:
+    def __init__(
+        self, database: Database, clickhouse: ClickHouse, ids: Ids | None = None, patience_s: float = _PATIENCE_S
+    ) -> None:
+        self._database = database
+        self._clickhouse = clickhouse
+        self._store = EventStore()
+        self._ids = ids or Ids()
+        self._patience_s = patience_s
+
+    async def erase(self, tenant_id: int, subject: str) -> Mapping[str, int]:
+        """For the erasure registry. Raises Busy while committed events of anybody still wait to be stored."""
+        await self._shipped()
+        named = {"tenant": tenant_id, "name": subject}
+        mine, sessions = (await self._clickhouse.query(Q.named, named))[0]
+        if mine:
+            await self._clickhouse.command(_mutation(Q.forget, tenant_id, subject, self._ids.new()), _WAIT)
+        if sessions:
+            await self._clickhouse.command(_mutation(Q.forget_session, tenant_id, subject), _WAIT)
+        await self._clickhouse.command(_mutation(Q.forget_moves, tenant_id, subject), _WAIT)
+        return {"clickhouse.events": int(mine) + int(sessions)}
+
+    async def export(self, tenant_id: int, subject: str, most: int) -> Mapping[str, list[dict[str, Any]]]:
+        told = {"tenant": tenant_id, "name": subject, "most": most}
+        rows = await self._clickhouse.query(Q.told, told)
+        return {"clickhouse.events": [dict(zip(_COLUMNS, row, strict=True)) for row in rows]}
+
+    async def _shipped(self) -> None:
+        async with self._database.worker() as tx:
+            waiting = await self._store.unshipped_batches(tx)
+        deadline = asyncio.get_running_loop().time() + self._patience_s
+        while waiting:
+            if asyncio.get_running_loop().time() > deadline:
+                raise Busy(
+                    "Events that are counted already have not reached the history yet; nothing was erased there. Ask "
+                    "again when ClickHouse has caught up.",
+                    code="HISTORY_BEHIND",
+                )
+            await asyncio.sleep(_LOOK_EVERY_S)
+            async with self._database.worker() as tx:
+                waiting &= await self._store.unshipped_batches(tx)

@@ -1,0 +1,58 @@
+"""How long ClickHouse keeps events: a month of a retention class goes whole, when its last day is past its time."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+
+from handbill.infra import sqlfiles
+from handbill.infra.clickhouse import ClickHouse
+from handbill.kit.clock import Clock
+from handbill.kit.errors import Busy
+from handbill.kit.telemetry import logs, metrics
+
+Q = sqlfiles.queries("handbill.events")
+_log = logs.get("history")
+_PARTITION = re.compile(r"^\((\d+),(\d{4})(\d{2})\)$")
+
+
+class History:
+    """`squash` goes first, once a night: it may say how many ids it squashed."""
+
+    def __init__(
+        self, clickhouse: ClickHouse, clock: Clock, squash: Callable[[], Awaitable[int]] | None = None
+    ) -> None:
+        self._clickhouse = clickhouse
+        self._clock = clock
+        self._squash = squash
+
+    async def run(self) -> list[str]:
+        """Squash, then drop what is past its time; the names of what was dropped. Nothing while ClickHouse is away."""
+        try:
+            if self._squash is not None:
+                await self._squash()
+            return await self.drop(self._clock.now())
+        except Busy as error:
+            _log.warning("history-waits", reason=error.code)
+            return []
+
+    async def drop(self, now: datetime) -> list[str]:
+        rows = await self._clickhouse.query(Q.partitions.text)
+        gone = [str(partition) for (partition,) in rows if expired(str(partition), now)]
+        for partition in gone:
+            await self._clickhouse.command(Q.drop_partition.text.replace("<<partition>>", partition))
+        metrics.PARTITIONS_DROPPED.inc(len(gone))
+        if gone:
+            _log.info("history-dropped", partitions=gone)
+        return gone
+
+
+def expired(partition: str, now: datetime) -> bool:
+    """`(days,YYYYMM)`: has the last day of the month been kept for so many days? Days 0: never."""
+    found = _PARTITION.match(partition)
+    if found is None or not int(found[1]):
+        return False
+    month = datetime(int(found[2]), int(found[3]), 1, tzinfo=UTC)
+    end = (month.replace(day=28) + timedelta(days=4)).replace(day=1)
+    return end + timedelta(days=int(found[1])) <= now

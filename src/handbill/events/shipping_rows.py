@@ -1,0 +1,115 @@
+"""Events as rows of ClickHouse's table, and how many of them make one insert."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from uuid import UUID
+
+import msgspec
+
+from handbill.events import enrich
+from handbill.events.model import BannerEvent, CapturedEvent, Click, Impression, Row, View
+
+COLUMNS = (
+    "tenant_id", "at", "received", "event", "event_id", "event_key", "distinct_id", "person_id", "session_id",
+    "properties", "set", "set_once", "unset", "url", "referrer", "country", "browser", "browser_version", "os",
+    "os_version", "device_type", "language", "timezone", "screen_width", "screen_height", "ip", "user_agent", "lib",
+    "source", "banner_id", "placement_id", "campaign_id", "marks", "retention",
+)  # fmt: skip
+CLASSES = (7, 30, 90, 180, 365, 730, 1_825, 3_650)
+"""Days; 0 means for ever. Few of them, since each has partitions of its own."""
+INSERT_BYTES = 16 << 20
+_WORD = 200
+_NAMES = {Impression: "$banner_impression", Click: "$banner_click", View: "$banner_view"}
+_json = msgspec.json.Encoder()
+
+PersonOf = Callable[[int, str], UUID]
+"""Who a distinct id would be alone. Handed in by the wiring: people live in a room above this one."""
+Record = tuple[object, ...]
+
+
+def retention_class(days: int) -> int:
+    """The shortest class that keeps rows for at least so long."""
+    return next((each for each in CLASSES if days <= each), 0) if days > 0 else 0
+
+
+def distinct_id_of(row: Row) -> str:
+    """Whose event it is: never empty."""
+    event = row.event
+    if type(event) is CapturedEvent:
+        return event.distinct_id
+    return event.user or event.session or _device(event) or f"event:{event.id}"
+
+
+def inserts(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
+    """Cut by the size of the journal's bytes: the same rows are always cut in the same places."""
+    begin = size = 0
+    for place, row in enumerate(rows):
+        size += len(row.body)
+        if size >= INSERT_BYTES:
+            yield rows[begin : place + 1]
+            begin, size = place + 1, 0
+    if begin < len(rows):
+        yield rows[begin:]
+
+
+class RowMaker:
+    """`people`: persons of ids that were squashed; everybody else is who the id would be alone."""
+
+    def __init__(self, person_of: PersonOf, country: enrich.Country) -> None:
+        self._person_of = person_of
+        self._country = country
+
+    def records(
+        self, rows: Sequence[Row], people: Mapping[tuple[int, str], UUID], classes: Mapping[int, int]
+    ) -> list[Record]:
+        return [self.record(row, people, classes.get(row.event.tenant, 0)) for row in rows]
+
+    def record(self, row: Row, people: Mapping[tuple[int, str], UUID], retention: int) -> Record:
+        event = row.event
+        who = distinct_id_of(row)
+        person = people.get((event.tenant, who)) if people else None
+        if person is None:
+            person = self._person_of(event.tenant, who)
+        if type(event) is CapturedEvent:
+            return self._capture(row, event, person, retention)
+        return self._banner(row, event, who, person, retention)
+
+    def _capture(self, row: Row, event: CapturedEvent, person: UUID, retention: int) -> Record:
+        agent = enrich.agent(event)
+        return (
+            event.tenant, event.at, event.received, event.name, event.id, row.key, event.distinct_id, person,
+            event.session or "", event.properties, event.set or b"", event.set_once or b"", event.unset or b"",
+            event.url or "", event.referrer or "", enrich.country(event, self._country), agent.browser[:_WORD],
+            agent.browser_version[:_WORD], agent.os[:_WORD], agent.os_version[:_WORD], agent.device_type[:_WORD],
+            (event.language or "")[:_WORD], (event.timezone or "")[:_WORD], enrich.pixels(event.screen_width),
+            enrich.pixels(event.screen_height), event.ip or "", event.user_agent or "", (event.lib or "")[:_WORD],
+            event.dialect, 0, 0, 0, event.marks, retention,
+        )  # fmt: skip
+
+    def _banner(self, row: Row, event: BannerEvent, who: str, person: UUID, retention: int) -> Record:
+        device = event.device or ""
+        return (
+            event.tenant, event.at, event.received, _NAMES[type(event)], event.id, row.key, who, person,
+            event.session or "", _properties(event), b"", b"", b"", event.page or "", _referrer(event),
+            (event.country or "").upper()[:_WORD], "", "", "", "", device.capitalize()[:_WORD], "", "", None, None, "",
+            "", "", "banners", event.banner, event.placement or 0, event.campaign or 0, event.marks, retention,
+        )  # fmt: skip
+
+
+def _device(event: BannerEvent) -> str | None:
+    return event.device_id if type(event) is View else None
+
+
+def _referrer(event: BannerEvent) -> str:
+    return event.referrer or "" if type(event) is Impression else ""
+
+
+def _properties(event: BannerEvent) -> bytes:
+    """What only this kind of event has."""
+    if type(event) is Click:
+        return _json.encode({"destination": event.destination, "variant": event.variant})
+    if type(event) is View:
+        told = {"duration_ms": event.duration_ms, "dismissed": event.dismissed, "counted": event.counted}
+        return _json.encode({**told, "device_id": event.device_id, "variant": event.variant})
+    return b"{}"

@@ -1,0 +1,100 @@
+"""Every statement of shipping, one method each: groups of batches, and what became of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from handbill.infra import sqlfiles
+from handbill.infra.postgres import Tx
+
+S = sqlfiles.load("handbill.events")
+_classes = msgspec.json.Decoder(dict[int, int])
+
+
+class Load(msgspec.Struct, frozen=True):
+    """A committed batch that waits for ClickHouse: its range, who survived, and which rows were refused there."""
+
+    id: UUID
+    start: str
+    end: str
+    survivors: bytes
+    events: int
+    refused: frozenset[int] = frozenset()
+
+
+class Group(msgspec.Struct, frozen=True):
+    """What is inserted together, under its own id as the token. `classes`: retention by tenant, as first decided."""
+
+    id: UUID
+    loads: tuple[Load, ...]
+    classes: Mapping[int, int]
+
+
+class LostBatch(msgspec.Struct, frozen=True):
+    """A range of a lane that the journal lost before ClickHouse had it. PostgreSQL has counted it."""
+
+    id: UUID
+    lane: str
+    from_cursor: str
+    to_cursor: str
+    events: int
+    created_at: datetime
+    lost_at: datetime
+
+
+class ShippingStore:
+    async def waiting(self, tx: Tx, lane: str, most: int) -> tuple[Load, ...]:
+        return _loads(await tx.fetch(S.waiting_batches, lane, most))
+
+    async def write_group(self, tx: Tx, group: Group, lane: str) -> bool:
+        """False: somebody else has taken one of its batches; the caller undoes the transaction."""
+        ids = [load.id for load in group.loads]
+        taken = await tx.fetch(S.take_batches, group.id, ids)
+        await tx.execute(S.write_group, group.id, lane, msgspec.json.encode(dict(group.classes)).decode())
+        return len(taken) == len(ids)
+
+    async def open_groups(self, tx: Tx, lane: str) -> list[Group]:
+        """Groups that somebody began to ship and nobody has finished."""
+        found = await tx.fetch(S.open_groups, lane)
+        return [
+            Group(row["id"], _loads(await tx.fetch(S.batches_of, row["id"])), _classes.decode(row["classes"]))
+            for row in found
+        ]
+
+    async def finish(self, tx: Tx, group_id: UUID) -> None:
+        await tx.execute(S.finish_batches, group_id)
+        await tx.execute(S.end_group, group_id)
+
+    async def lose(self, tx: Tx, batches: Sequence[UUID]) -> int:
+        """Write down that these could not be shipped; how many events were in them."""
+        return sum(row["events"] for row in await tx.fetch(S.lose_batches, list(batches)))
+
+    async def refuse(self, tx: Tx, batch_id: UUID, places: Sequence[int]) -> bool:
+        """False: it was written down before."""
+        return await tx.fetchval(S.refuse_rows, batch_id, list(places)) is not None
+
+    async def open_ids(self, tx: Tx) -> list[UUID]:
+        return [row["id"] for row in await tx.fetch(S.all_open_groups)]
+
+    async def unshipped(self, tx: Tx) -> dict[str, tuple[int, float]]:
+        """Per lane: events that ClickHouse does not have yet, and the age of the oldest batch of them."""
+        return {row["lane"]: (row["events"], row["seconds"]) for row in await tx.fetch(S.unshipped)}
+
+    async def lost(self, tx: Tx, limit: int) -> list[LostBatch]:
+        return [LostBatch(**dict(row)) for row in await tx.fetch(S.lost_batches, limit)]
+
+
+def _loads(rows: Sequence[Any]) -> tuple[Load, ...]:
+    return tuple(
+        Load(row["id"], row["from_cursor"], row["to_cursor"], row["survivors"], row["events"], _places(row["refused"]))
+        for row in rows
+    )
+
+
+def _places(refused: list[int] | None) -> frozenset[int]:
+    return frozenset(refused or ())

@@ -1,0 +1,68 @@
+-- name: waiting_batches
+-- The oldest ungrouped batches of a lane until there are enough events; at least one.
+-- no-tenant: a batch holds the events of every tenant of its lane
+select id, from_cursor, to_cursor, survivors, events, refused
+from (
+    select *, sum(events) over (order by created_at, id) - events as before
+    from (
+        select * from events.ch_batches
+        where lane = $1 and done_at is null and group_id is null
+        order by created_at, id
+        limit 200
+    ) as oldest
+) as waiting
+where before < $2
+order by created_at, id
+
+-- name: take_batches
+-- Whoever else groups them at the same moment finds them taken.
+-- no-tenant: a batch holds the events of every tenant of its lane
+update events.ch_batches set group_id = $1 where id = any ($2::uuid[]) and group_id is null and done_at is null
+returning id
+
+-- name: write_group
+-- no-tenant: a group holds the events of every tenant of its lane
+insert into events.ch_groups (id, lane, classes) values ($1, $2, $3::jsonb)
+
+-- name: open_groups
+-- no-tenant: a group holds the events of every tenant of its lane
+select id, classes::text as classes from events.ch_groups where lane = $1 order by created_at, id
+
+-- name: all_open_groups
+-- no-tenant: a group holds the events of every tenant of its lane
+select id from events.ch_groups
+
+-- name: batches_of
+-- no-tenant: a batch holds the events of every tenant of its lane
+select id, from_cursor, to_cursor, survivors, events, refused from events.ch_batches
+where group_id = $1 order by created_at, id
+
+-- name: finish_batches
+-- no-tenant: a batch holds the events of every tenant of its lane
+update events.ch_batches set done_at = now() where group_id = $1 and done_at is null
+
+-- name: end_group
+-- no-tenant: a group holds the events of every tenant of its lane
+delete from events.ch_groups where id = $1
+
+-- name: lose_batches
+-- no-tenant: a batch holds the events of every tenant of its lane
+update events.ch_batches set lost_at = now(), done_at = now()
+where id = any ($1::uuid[]) and lost_at is null and done_at is null
+returning events
+
+-- name: refuse_rows
+-- no-tenant: a batch holds the events of every tenant of its lane
+update events.ch_batches set refused = $2::int[] where id = $1 and refused is distinct from $2::int[]
+returning id
+
+-- name: unshipped
+-- no-tenant: a batch holds the events of every tenant of its lane
+select lane, coalesce(sum(events), 0)::bigint as events, extract(epoch from now() - min(created_at))::float8 as seconds
+from events.ch_batches where done_at is null
+group by lane
+
+-- name: lost_batches
+-- no-tenant: a batch holds the events of every tenant of its lane
+select id, lane, from_cursor, to_cursor, events, created_at, lost_at from events.ch_batches
+where lost_at is not null order by lost_at desc, id limit $1

@@ -1,0 +1,133 @@
+"""From the event store's rows to answers: every interval filled, groups in order, ratios from the counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
+from uuid import UUID
+
+import msgspec
+
+from handbill.insights.compile import ALL, NONE, OTHER, VALUE
+from handbill.insights.model import (
+    Cohort,
+    EventRow,
+    FunnelLine,
+    Group,
+    Line,
+    Step,
+    TrendsQuery,
+)
+from handbill.insights.periods import milliseconds
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_NAMES: dict[int, Literal["all", "value", "none", "other"]] = {
+    ALL: "all", VALUE: "value", NONE: "none", OTHER: "other",
+}  # fmt: skip
+Key = tuple[int, str]
+
+
+def moment(ms: int) -> datetime:
+    return _EPOCH + timedelta(milliseconds=ms)
+
+
+def groups(found: Iterable[Key], top: Sequence[str], broken_down: bool) -> list[Key]:
+    """The groups of an answer: the listed values, commonest first, then those who said nothing, then all others."""
+    if not broken_down:
+        return [(ALL, "")]
+    there = set(found)
+    last = [key for key in ((NONE, ""), (OTHER, "")) if key in there]
+    return [(VALUE, value) for value in top] + last
+
+
+def group(key: Key) -> Group:
+    return Group(_NAMES[key[0]], key[1] if key[0] == VALUE else None)
+
+
+def trend_lines(
+    query: TrendsQuery, rows: Sequence[tuple[Any, ...]], cuts: Sequence[datetime], before: Sequence[datetime],
+    top: Sequence[str],
+) -> list[Line]:  # fmt: skip
+    """Rows are (in the range proper?, beginning of the interval or 0 for the whole, kind, value, figure, ...)."""
+    found = {(bool(row[0]), int(row[1]), (int(row[2]), str(row[3]))): row[4:] for row in rows}
+    keys = groups({key for _, _, key in found}, top, query.breakdown is not None)
+    lines: list[Line] = []
+    for number, series in enumerate(query.series):
+        nothing = 0.0 if series.measure in ("count", "people", "sum") else None
+
+        def figure(
+            current: bool, cut: int, key: Key, number: int = number, nothing: float | None = nothing
+        ) -> float | None:
+            row = found.get((current, cut, key))
+            return nothing if row is None or row[number] is None else float(row[number])
+
+        for key in keys:
+            lines.append(
+                Line(
+                    number,
+                    group(key),
+                    [figure(True, milliseconds(cut), key) for cut in cuts],
+                    figure(True, 0, key),
+                    [figure(False, milliseconds(cut), key) for cut in before] if query.compare else None,
+                    figure(False, 0, key) if query.compare else None,
+                )
+            )
+    return lines
+
+
+def funnel_lines(
+    rows: Sequence[tuple[Any, ...]], steps: int, top: Sequence[str], broken_down: bool
+) -> list[FunnelLine]:
+    """Rows are (kind, value, people at step 1..n, median milliseconds of step 2..n)."""
+    found = {(int(row[0]), str(row[1])): row[2:] for row in rows}
+    nobody: tuple[Any, ...] = (0,) * steps + (None,) * (steps - 1)
+    lines = []
+    for key in groups(found, top, broken_down):
+        row = found.get(key, nobody)
+        people = [int(count) for count in row[:steps]]
+        took = [None, *row[steps:]]
+        lines.append(FunnelLine(group(key), [_step(people, number, took[number]) for number in range(steps)]))
+    return lines
+
+
+def _step(people: Sequence[int], number: int, took: float | None) -> Step:
+    before = people[max(number - 1, 0)]
+    return Step(
+        people[number],
+        _share(people[number], people[0]),
+        _share(people[number], before),
+        None if took is None else round(took / 1000, 3),
+    )
+
+
+def _share(part: int, whole: int) -> float | None:
+    return round(part / whole, 6) if whole else None
+
+
+def cohorts(rows: Sequence[tuple[Any, ...]], cuts: Sequence[datetime]) -> list[Cohort]:
+    """Rows are (cohort from 1, periods later, people)."""
+    found = {(int(row[0]), int(row[1])): int(row[2]) for row in rows}
+    last = len(cuts)
+    return [
+        Cohort(cut, found.get((place, 0), 0), [found.get((place, k), 0) for k in range(1, last - place + 1)])
+        for place, cut in enumerate(cuts, 1)
+    ]
+
+
+def event_row(row: tuple[Any, ...]) -> EventRow:
+    """In the order of the statement `events`; an empty text is one that was not said."""
+    at, received, event, event_id, distinct_id, person, session, properties, *rest, marks, key = row
+    url, referrer, country, browser, os, device_type, lib, source = (text or None for text in rest)
+    return EventRow(
+        moment(at), moment(received), event, event_id, distinct_id, UUID(str(person)), session or None,
+        _object(properties), url, referrer, country, browser, os, device_type, lib, source, list(marks), key,
+    )  # fmt: skip
+
+
+def _object(text: str) -> dict[str, Any]:
+    """The properties as an object. Bytes that are none are shown, not hidden."""
+    try:
+        return msgspec.json.decode(text or "{}", type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return {"$unreadable": text[:1000]}

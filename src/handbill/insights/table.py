@@ -1,0 +1,78 @@
+"""Answers as CSV. Nothing in it is a formula: a spreadsheet shows such a text, and does not run it."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from handbill.insights.model import EXPORT_ROWS, EventRow, Funnel, Group, Retention, Trends, TrendsQuery
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+EVENT_COLUMNS = tuple(field.name for field in msgspec.structs.fields(EventRow) if field.name != "key")
+CUT = f"# Cut after {EXPORT_ROWS} rows; ask for a shorter range to have the rest."
+BROKEN = "# The export broke off here; what stands above is right, the rest is missing. Ask again."
+
+
+def cell(value: Any) -> str:
+    """A number stays a number; a text that a spreadsheet would take for a formula gets an apostrophe in front."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, datetime):
+        return value.isoformat()
+    text = value if isinstance(value, str) else msgspec.json.encode(value, enc_hook=str).decode()
+    text = text.replace("\0", "\N{REPLACEMENT CHARACTER}")
+    return f"'{text}" if text.startswith(_FORMULA) else text
+
+
+def rows(lines: Iterable[Sequence[Any]]) -> bytes:
+    out = io.StringIO(newline="")
+    writer = csv.writer(out)
+    writer.writerows([cell(value) for value in line] for line in lines)
+    return out.getvalue().encode("utf-8", "replace")
+
+
+def events(found: Iterable[EventRow]) -> bytes:
+    return rows([getattr(row, name) for name in EVENT_COLUMNS] for row in found)
+
+
+def trends(query: TrendsQuery, answer: Trends) -> bytes:
+    lines: list[list[Any]] = [["at", "period", "series", "event", "measure", "of", "group", "value", "figure"]]
+    for line in answer.lines:
+        series = query.series[line.series]
+        named = [line.series, series.event, series.measure, series.of, *_group(line.group)]
+        for at, figure in zip(answer.points, line.figures, strict=True):
+            lines.append([at, "current", *named, figure])
+        for at, figure in zip(answer.previous_points or (), line.previous or (), strict=True):
+            lines.append([at, "previous", *named, figure])
+    return rows(lines)
+
+
+def funnel(answer: Funnel) -> bytes:
+    lines: list[list[Any]] = [["group", "value", "step", "people", "of_first", "of_previous", "median_s"]]
+    for line in answer.lines:
+        for number, step in enumerate(line.steps, 1):
+            lines.append(
+                [*_group(line.group), number, step.people, step.of_first, step.of_previous, step.median_s]
+            )  # fmt: skip
+    return rows(lines)
+
+
+def retention(answer: Retention) -> bytes:
+    lines: list[list[Any]] = [["at", "people", "periods_later", "returned"]]
+    for cohort in answer.cohorts:
+        lines.append([cohort.at, cohort.people, 0, cohort.people])
+        lines += [[cohort.at, cohort.people, later, count] for later, count in enumerate(cohort.returned, 1)]
+    return rows(lines)
+
+
+def _group(group: Group) -> list[Any]:
+    return [group.kind, group.value]

@@ -1,0 +1,77 @@
+"""What stands between PostgreSQL and ClickHouse: shipping, overrides, and how long history is kept."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+
+from handbill.events.history import History
+from handbill.events.policy import ShippingPolicy
+from handbill.events.shipping import Shipping
+from handbill.events.shipping_rows import RowMaker, retention_class
+from handbill.infra.migrations import migrate_clickhouse
+from handbill.jobs.chores import Loop
+from handbill.kit.errors import NotFound
+from handbill.people.model import person_id
+from handbill.people.overrides import Overrides
+from handbill.people.squash import Squash
+from handbill.wiring.house import House
+
+_PEOPLE_REMEMBERED = 100_000
+_EVERY_S = 1.0
+
+
+def shipping(house: House) -> Shipping:
+    given = house.settings.events
+    return Shipping(
+        house.database,
+        house.clickhouse,
+        house.journal,
+        RowMaker(lru_cache(_PEOPLE_REMEMBERED)(person_id), house.banners.show.country),
+        squashed=Overrides(house.database, house.clickhouse).squashed,
+        classes=Retentions(house),
+        migrate=lambda: migrate_clickhouse(house.clickhouse),
+        policy=ShippingPolicy(
+            ship_events=given.ship_events,
+            ship_wait_s=given.ship_wait_s,
+            most_events=given.ship_most_events,
+            hold_events=given.ship_most_events,
+        ),
+    )
+
+
+def history(house: House) -> History:
+    squash = Squash(house.database, house.clickhouse, house.events.shipments)
+    return History(house.clickhouse, house.clock, squash.run)
+
+
+class Retentions:
+    """The class of each tenant: its own number of days, or else the installation's."""
+
+    def __init__(self, house: House) -> None:
+        self._directory = house.tenants.directory
+        self._days = house.settings.events.history_days
+
+    async def __call__(self, tenants: Iterable[int]) -> Mapping[int, int]:
+        return {tenant: kept for tenant in tenants if (kept := retention_class(await self._of(tenant)))}
+
+    async def _of(self, tenant: int) -> int:
+        try:
+            own = (await self._directory.profile(tenant)).settings.privacy.retention_days
+        except NotFound:
+            own = None
+        return self._days if own is None else own
+
+
+class OverridesChore(Loop):
+    """Tells ClickHouse within about a second who an id is by now."""
+
+    def __init__(self, house: House) -> None:
+        super().__init__("overrides")
+        self._overrides = Overrides(house.database, house.clickhouse)
+
+    async def turn(self) -> None:
+        await self._overrides.ship()
+        self.ready.set()
+        await asyncio.sleep(_EVERY_S)

@@ -1,0 +1,77 @@
+"""A recording proxy between an unmodified client and our API: what was sent, what was answered, and what got lost.
+
+`async with recorder(base) as net:` passes every request on to `base` and keeps it, its body unpacked.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+
+from handbill.events.dialects.unpack import unpack
+
+_HOPS = frozenset({"host", "content-length", "transfer-encoding", "connection"})
+
+
+@dataclass(frozen=True)
+class Sent:
+    path: str
+    headers: dict[str, str]
+    body: Any
+    status: int
+
+
+class Recorder:
+    def __init__(self, base: str) -> None:
+        self.base = base
+        self.url = ""
+        self.sent: list[Sent] = []
+        self.lose = 0
+        """So many of the next answers never reach the client, though the server has taken the request."""
+        self.answer_first: list[tuple[int, dict[str, str]]] = []
+        """Given to the next requests instead of passing them on: what a gateway or a busy server says."""
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        body = await request.read()
+        if self.answer_first:
+            status, headers = self.answer_first.pop(0)
+            return web.Response(status=status, headers=headers, text="{}", content_type="application/json")
+        head = {name: value for name, value in request.headers.items() if name.lower() not in _HOPS}
+        async with (
+            aiohttp.ClientSession(auto_decompress=False) as client,
+            client.request(request.method, self.base + request.path_qs, data=body, headers=head) as reply,
+        ):
+            answer = await reply.read()
+            plain = json.loads(unpack(body, 1 << 26, head.get("Content-Encoding", "").encode()))
+            self.sent.append(Sent(request.path, head, plain, reply.status))
+            if self.lose:
+                self.lose -= 1
+                assert request.transport is not None
+                request.transport.abort()
+            told = {name: value for name, value in reply.headers.items() if name.lower() not in _HOPS}
+            return web.Response(status=reply.status, body=answer, headers=told)
+
+    def messages(self) -> list[dict[str, Any]]:
+        """Every message of every batch that was sent, as often as it was sent."""
+        return [message for sent in self.sent for message in sent.body["batch"]]
+
+
+@asynccontextmanager
+async def recorder(base: str) -> AsyncIterator[Recorder]:
+    net = Recorder(base)
+    app = web.Application(client_max_size=1 << 26)
+    app.router.add_route("*", "/{path:.*}", net.handle)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    net.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    try:
+        yield net
+    finally:
+        await runner.cleanup()

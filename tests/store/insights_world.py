@@ -1,0 +1,353 @@
+"""Generated events of two tenants in one table, and every question answered again by plain loops over them."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Sequence
+from datetime import UTC, date, datetime, timedelta
+from hashlib import blake2b
+from itertools import pairwise
+from random import Random
+from typing import Any
+from uuid import UUID, uuid5
+from zoneinfo import ZoneInfo
+
+import msgspec
+
+from handbill.infra.clickhouse import ClickHouse
+from handbill.insights.model import Field, Filter, FunnelQuery, RetentionQuery, TrendsQuery
+from handbill.insights.periods import cuts, midnight
+
+SPACE = UUID(int=11)
+NAMES = ("view", "buy", "sign up", "it's")
+COUNTRIES = ("FR", "NP", "")
+# Names and values that would leave a quoted string, a bound parameter or a comment if anything were spliced.
+PROPERTIES = (
+    "plan",
+    "a.b",
+    "it's",
+    "x{y:String}",
+    "'; drop table events; --",
+    "back\\slash",
+    "tab\tline\n",
+    "日本 `q`",
+)
+TEXTS = (
+    "",
+    "x",
+    "X y",
+    "true",
+    "12",
+    "-1.5",
+    "a'b",
+    "') or 1=1 --",
+    "{tenant:UInt32}",
+    "ünï",
+    "日本",
+    "\\N",
+    "nan",
+    "1e999",
+    "z" * 250,
+)
+COLUMNS = (
+    "tenant_id", "at", "received", "event", "event_id", "event_key", "distinct_id", "person_id", "properties", "url",
+    "country", "screen_width",
+)  # fmt: skip
+ZONES = ("Europe/Paris", "America/New_York", "Asia/Kathmandu", "Australia/Lord_Howe")
+
+
+class Happened(msgspec.Struct, frozen=True):
+    id: str
+    at: datetime
+    name: str
+    distinct_id: str
+    properties: dict[str, Any]
+    url: str
+    country: str
+    screen_width: int | None
+    person: UUID
+
+    @property
+    def key(self) -> bytes:
+        return blake2b(self.id.encode(), digest_size=16).digest()
+
+
+class World:
+    """Events of one tenant around a change of the clock, with ids that moved from person to person."""
+
+    def __init__(self, tenant: int, seed: int, events: int = 600) -> None:
+        self.tenant = tenant
+        self.rng = rng = Random(seed)
+        self.segments: dict[UUID, set[UUID]] = {}
+        self.zone = ZoneInfo(rng.choice(ZONES))
+        self.start = rng.choice((date(2026, 3, 1), date(2026, 10, 20), date(2026, 3, 24)))
+        ids = [f"id-{number}" for number in range(40)]
+        self.moves = [(rng.choice(ids), rng.randrange(6), 2 + place, rng.random() < 0.2) for place in range(24)]
+        self.now = {one: uuid5(SPACE, f"{tenant}:{one}") for one in ids}
+        for one, person, _, deleted in self.moves:
+            alone = uuid5(SPACE, f"{tenant}:{one}")
+            self.now[one] = alone if deleted else uuid5(SPACE, f"{tenant}:p{person}")
+        begin = midnight(self.start, self.zone) - timedelta(days=9)
+        self.events = [self._event(number, begin, ids) for number in range(events)]
+
+    def _event(self, number: int, begin: datetime, ids: Sequence[str]) -> Happened:
+        rng = self.rng
+        at = begin + timedelta(milliseconds=rng.randrange(24 * 86_400) * 1000 + rng.choice((0, 0, 1, 999)))
+        if rng.random() < 0.2:  # some at the very edges, and some at one and the same moment
+            at = midnight(self.start + timedelta(days=rng.randrange(9)), self.zone)
+            at -= timedelta(milliseconds=rng.choice((0, 0, 1)))
+        begun = len(ids) * max((at - begin).days, 0) // 24 + 2  # people begin all the time, not only at the beginning
+        one = rng.choice(ids[:begun])
+        return Happened(
+            f"{self.tenant}-{number}", at, rng.choice(NAMES), one,
+            {name: self._value() for name in PROPERTIES if rng.random() < 0.5},
+            rng.choice(("", "https://a.example/Q?x=1", "https://b.example/")), rng.choice(COUNTRIES),
+            rng.choice((None, 320, 1920)), self.now[one],
+        )  # fmt: skip
+
+    def _value(self) -> Any:
+        rng = self.rng
+        number = rng.choice((rng.randrange(-5, 20), rng.randrange(40) + 0.25))
+        return rng.choice((rng.choice(TEXTS), rng.choice(TEXTS), number, number, True, False, None, [1, "a"]))
+
+    async def put(self, clickhouse: ClickHouse) -> None:
+        rows = [
+            (
+                self.tenant, event.at, event.at, event.name, event.id, event.key, event.distinct_id,
+                uuid5(SPACE, f"{self.tenant}:{event.distinct_id}"),
+                json.dumps(event.properties, ensure_ascii=False, separators=(",", ":")),
+                event.url, event.country, event.screen_width,
+            )
+            for event in self.events
+        ]  # fmt: skip
+        await clickhouse.insert("events", COLUMNS, rows, token=f"world-{self.tenant}")
+        moved = [
+            (self.tenant, one, uuid5(SPACE, f"{self.tenant}:p{person}"), version, int(deleted))
+            for one, person, version, deleted in self.moves
+        ]
+        columns = ("tenant_id", "distinct_id", "person_id", "version", "deleted")
+        await clickhouse.insert("person_distinct_id_overrides", columns, moved, token=f"moves-{self.tenant}")
+
+    # --- questions
+    def segment(self) -> str | None:
+        """Now and then a segment of a few people."""
+        if self.rng.random() < 0.75:
+            return None
+        made = UUID(int=self.rng.getrandbits(128))
+        people = sorted(set(self.now.values()))
+        self.segments[made] = set(self.rng.sample(people, len(people) // 2))
+        return str(made)
+
+    async def members(self, tenant: int, segment: UUID, most: int) -> list[UUID]:
+        return sorted(self.segments[segment]) if tenant == self.tenant else []
+
+    def span(self, most: int = 14) -> dict[str, Any]:
+        start = self.start + timedelta(days=self.rng.randrange(-3, 3))
+        end = start + timedelta(days=self.rng.randrange(2, most))
+        return {"from": start.isoformat(), "to": end.isoformat(), "zone": str(self.zone)}
+
+    def field(self) -> dict[str, str]:
+        if self.rng.random() < 0.3:
+            return {"column": self.rng.choice(("country", "event", "screen_width", "distinct_id", "url"))}
+        return {"property": self.rng.choice(PROPERTIES)}
+
+    def filters(self, most: int = 2) -> list[dict[str, Any]]:
+        return [self._filter() for _ in range(most) if self.rng.random() < 0.35]
+
+    def _filter(self) -> dict[str, Any]:
+        rng = self.rng
+        op = rng.choice(("is", "is_not", "in", "not_in", "contains", "not_contains", "gt", "gte", "lt", "lte",
+                         "set", "not_set"))  # fmt: skip
+        values: list[Any] = []
+        if op in ("is", "is_not", "in", "not_in"):
+            several = rng.randrange(1, 4) if op.endswith("in") else 1
+            values = [rng.choice((*TEXTS[:-1], 3, 12, 7.25, True, False, "FR", "320")) for _ in range(several)]
+        elif op.endswith("contains"):
+            values = [rng.choice(("X", "1", "example/q", "本", "'", "zz"))]
+        elif op not in ("set", "not_set"):
+            values = [rng.choice((-1.5, 0, 3, 12, 600))]
+        return {"op": op, "values": values, **self.field()}
+
+    def matching(self) -> dict[str, Any]:
+        return {"event": self.rng.choice((*NAMES[:2], None, None)), "filters": self.filters(1)}
+
+
+# --- the same rules, as plain as can be
+def said(event: Happened, field: Field) -> Any:
+    if field.property is not None:
+        return event.properties.get(field.property)
+    names = {"event": "name"}
+    value = getattr(event, names.get(field.column or "", field.column or ""))
+    return None if value == "" else value
+
+
+def text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
+
+
+def number(value: Any) -> float | None:
+    if isinstance(value, str):
+        return float(value) if re.fullmatch(r"-?\d+(\.\d+)?", value) else None
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def holds(event: Happened, one: Filter) -> bool:
+    value = said(event, one.subject())
+    if one.op == "set":
+        return value is not None
+    if one.op in ("is_not", "not_in", "not_contains", "not_set"):
+        positive: Any = {"is_not": "is", "not_in": "in", "not_contains": "contains", "not_set": "set"}[one.op]
+        return not holds(event, Filter(positive, one.property, one.column, one.values))
+    if value is None:
+        return False
+    if one.op in ("is", "in"):
+        return any(
+            text(value) == text(wanted) if isinstance(wanted, str | bool) else number(value) == wanted
+            for wanted in one.values
+        )
+    if one.op == "contains":
+        return text(one.values[0]).lower() in text(value).lower()
+    found, wanted = number(value), float(one.values[0])
+    if found is None:
+        return False
+    return {"gt": found > wanted, "gte": found >= wanted, "lt": found < wanted, "lte": found <= wanted}[one.op]
+
+
+def matches(event: Happened, one: Any) -> bool:
+    named = one.event is None or event.name == one.event
+    return named and all(holds(event, condition) for condition in one.filters)
+
+
+def within(
+    world: World, start: datetime, end: datetime, filters: Sequence[Filter], segment: UUID | None = None
+) -> list[Happened]:
+    people = set(world.now.values()) if segment is None else world.segments[segment]
+    return [
+        event
+        for event in world.events
+        if start <= event.at < end and event.person in people and all(holds(event, one) for one in filters)
+    ]
+
+
+def grouped(event: Happened, field: Field | None, top: Sequence[str]) -> tuple[str, str | None]:
+    if field is None:
+        return "all", None
+    value = said(event, field)
+    if value is None:
+        return "none", None
+    return ("value", text(value)[:200]) if text(value)[:200] in top else ("other", None)
+
+
+def top_values(events: Sequence[Happened], field: Field | None, among: Sequence[Any], groups: int) -> list[str]:
+    if field is None:
+        return []
+    told = [event for event in events if any(matches(event, one) for one in among)]
+    counts = Counter(text(said(event, field))[:200] for event in told if said(event, field) is not None)
+    return sorted(counts, key=lambda value: (-counts[value], value.encode()))[:groups]
+
+
+def measured(events: Sequence[Happened], measure: str, of: str | None) -> float | None:
+    if measure == "count":
+        return len(events)
+    if measure == "people":
+        return len({event.person for event in events})
+    numbers = sorted(
+        found for event in events if (found := number(said(event, Field(property=of)))) is not None
+    )  # fmt: skip
+    if measure == "sum":
+        return math.fsum(numbers)
+    if not numbers:
+        return None
+    if measure == "avg":
+        return math.fsum(numbers) / len(numbers)
+    if measure in ("min", "max"):
+        return numbers[0] if measure == "min" else numbers[-1]
+    place = int(measure[1:]) / 100 * (len(numbers) - 1)
+    low = math.floor(place)
+    high = min(low + 1, len(numbers) - 1)
+    return numbers[low] + (numbers[high] - numbers[low]) * (place - low)
+
+
+Told = dict[tuple[int, str, str | None], tuple[list[float | None], float | None]]
+
+
+def trends(world: World, query: TrendsQuery, start: date, end: date, top: Sequence[str]) -> Told:
+    """Figures and total of every (series, group) that has any event, for one range of days."""
+    edges = cuts(start, end, query.interval, world.zone)
+    bounds = [*edges, midnight(end, world.zone)]
+    events = within(world, edges[0], bounds[-1], query.filters, query.segment)
+    found: Told = {}
+    for place, series in enumerate(query.series):
+        mine = [event for event in events if matches(event, series)]
+        for group in {grouped(event, query.breakdown, top) for event in mine}:
+            ours = [event for event in mine if grouped(event, query.breakdown, top) == group]
+            figures = [
+                measured([one for one in ours if low <= one.at < high], series.measure, series.of)
+                for low, high in pairwise(bounds)
+            ]
+            found[(place, *group)] = (figures, measured(ours, series.measure, series.of))
+    return found
+
+
+def chain(moments: dict[datetime, set[int]], steps: int, window: timedelta) -> list[datetime]:
+    """Try every beginning: the longest, then the earliest to get there, then the one that began latest."""
+    best: list[datetime] = []
+    for begin in (at for at, hits in sorted(moments.items()) if 0 in hits):
+        tried = [begin]
+        for at, hits in sorted(moments.items()):
+            if at > tried[-1] and len(tried) < steps and len(tried) in hits and at - begin <= window:
+                tried.append(at)
+        if len(tried) > len(best) or (len(tried) == len(best) and tried[-1] <= best[-1]):
+            best = tried
+    return best
+
+
+def funnel(world: World, query: FunnelQuery) -> tuple[list[str], dict[tuple[str, str | None], list[list[datetime]]]]:
+    """The listed values, and for each group the chains of its people."""
+    events = within(
+        world, midnight(query.start, world.zone), midnight(query.end, world.zone), query.filters, query.segment
+    )
+    top = top_values(events, query.breakdown, query.steps[:1], query.groups)
+    found: dict[tuple[str, str | None], list[list[datetime]]] = {}
+    for person in {event.person for event in events}:
+        moments: dict[datetime, set[int]] = {}
+        entries: list[tuple[datetime, bool, str, Happened]] = []
+        for event in events:
+            hits = {place for place, step in enumerate(query.steps) if matches(event, step)}
+            if event.person == person and hits:
+                moments.setdefault(event.at, set()).update(hits)
+                if 0 in hits:
+                    value = said(event, query.breakdown) if query.breakdown else None
+                    shown = "" if value is None else text(value)[:200].encode().decode("latin-1")
+                    entries.append((event.at, value is None, shown, event))
+        if entries:
+            first = min(entries, key=lambda entry: entry[:3])[3]
+            walked = chain(moments, len(query.steps), timedelta(seconds=query.window_s))
+            found.setdefault(grouped(first, query.breakdown, top), []).append(walked)
+    return top, found
+
+
+def retention(world: World, query: RetentionQuery) -> list[tuple[int, list[int]]]:
+    edges = cuts(query.start, query.end, query.period, world.zone)
+    bounds = [*edges, midnight(query.end, world.zone)]
+    events = within(world, datetime(1971, 1, 1, tzinfo=UTC), bounds[-1], query.filters, query.segment)
+
+    def place(at: datetime) -> int:
+        return sum(edge <= at for edge in edges) - 1
+
+    cohorts: list[set[UUID]] = [set() for _ in edges]
+    back: dict[UUID, set[int]] = {}
+    for person in {event.person for event in events}:
+        mine = [event for event in events if event.person == person]
+        begun = sorted(event.at for event in mine if matches(event, query.begins))
+        for at in begun[:1] if query.first else [at for at in begun if at >= edges[0]]:
+            if at >= edges[0]:
+                cohorts[place(at)].add(person)
+        back[person] = {place(one.at) for one in mine if one.at >= edges[0] and matches(one, query.returns)}
+    return [
+        (len(people), [sum(later in back[person] for person in people) for later in range(number + 1, len(edges))])
+        for number, people in enumerate(cohorts)
+    ]

@@ -1,0 +1,174 @@
+"""Cutting days, formula-safe tables, the gate, an asker who leaves, a tail that is too slow: without any engine."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from handbill.events.model import CapturedEvent, Impression, View
+from handbill.insights import compile, table
+from handbill.insights.compile import Range
+from handbill.insights.leaving import unless_left
+from handbill.insights.model import Filter, FunnelQuery, RetentionQuery, TrendsQuery
+from handbill.insights.periods import cuts, midnight
+from handbill.insights.statements import statements
+from handbill.insights.store import Bounds, Gate
+from handbill.insights.tail import QUEUE, Tail, Wanted, seen_of
+from handbill.kit.errors import Invalid, Throttled
+from tests.kit.waiting import soon
+
+ZONES = st.sampled_from(["UTC", "Europe/Paris", "Australia/Lord_Howe", "Asia/Kathmandu", "America/Havana",
+                         "Pacific/Apia", "Africa/Cairo", "America/Sao_Paulo"])  # fmt: skip
+
+
+@given(
+    ZONES, st.dates(date(2005, 1, 1), date(2030, 1, 1)), st.integers(1, 30), st.sampled_from(["hour", "day", "week"])
+)
+def test_cuts_are_the_zones_own(name: str, start: date, days: int, interval: Any) -> None:
+    """They rise, begin with the range, stay inside it, and each is the first moment of its hour, day or week."""
+    zone, end = ZoneInfo(name), start + timedelta(days=days)
+    found = cuts(start, end, interval, zone)
+    assert found[0] == midnight(start, zone)
+    assert all(one < other for one, other in zip(found, [*found[1:], midnight(end, zone)], strict=True))
+    for cut in found[1:]:
+        here, before = cut.astimezone(zone), (cut - timedelta(milliseconds=1)).astimezone(zone)
+        if interval == "hour":
+            assert here.minute == 0
+        else:
+            assert here.date() > before.date()
+            assert interval == "day" or here.weekday() == 0
+
+
+def test_a_day_has_as_many_hours_as_its_clock_shows() -> None:
+    paris = ZoneInfo("Europe/Paris")
+    hours = [len(cuts(day, day + timedelta(days=1), "hour", paris)) for day in (date(2026, 3, 29), date(2026, 10, 25))]
+    assert hours == [23, 25]
+    with pytest.raises(Invalid, match="points"):
+        cuts(date(2026, 1, 1), date(2026, 3, 1), "hour", paris)
+
+
+@given(st.text(max_size=20))
+def test_no_cell_is_a_formula(text: str) -> None:
+    shown = table.cell(text)
+    assert not shown.startswith(("=", "+", "-", "@", "\t", "\r", "\n"))
+    assert shown.removeprefix("'") == text.removeprefix("'").replace("\0", "\N{REPLACEMENT CHARACTER}")
+    assert table.cell(-1.5) == "-1.5"
+
+
+@given(st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=60))
+def test_whatever_a_caller_says_is_bound_and_every_statement_names_its_tenant(word: str) -> None:
+    """The text of a statement is the same whatever the names and values in the question are."""
+    within = Range(
+        datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 2, 1, tzinfo=UTC), (datetime(2026, 1, 1, tzinfo=UTC),)
+    )
+
+    def compiled(said: str) -> list[compile.Compiled]:
+        filters = [
+            {"op": "is", "property": said, "values": [said]},
+            {"op": "contains", "column": "url", "values": [said]},
+        ]
+        base = {"from": "2026-01-01", "to": "2026-02-01", "filters": filters}
+        one = {"event": said, "filters": filters}
+        asked = msgspec.convert(
+            {**base, "series": [one, {"measure": "p90", "of": said}], "breakdown": {"property": said}}, TrendsQuery
+        )
+        walked = msgspec.convert({**base, "steps": [one, one], "breakdown": {"property": said}}, FunnelQuery)
+        returned = msgspec.convert({**base, "begins": one, "returns": one}, RetentionQuery)
+        given_ = [Filter("is", said, None, [said])]
+        assert asked.breakdown is not None
+        return [
+            compile.trends(7, within, asked, [said]),
+            compile.funnel(7, within, walked, [said]),
+            compile.retention(7, within, returned),
+            compile.top_values(7, within, asked.breakdown, given_, asked.series, 5),
+            compile.events(7, within, filters=given_, event=said, distinct_ids=[said], rows=5),
+        ]
+
+    for one, other in zip(compiled(word), compiled("plain"), strict=True):
+        assert one.sql == other.sql
+        assert one.params["tenant"] == 7
+        assert set(re.findall(r"\{(\w+):", one.sql)) <= set(one.params)
+        for source in re.finditer(r"\bfrom (events|person_distinct_id_overrides)\b", one.sql):
+            assert "tenant_id = {tenant:UInt32}" in one.sql[source.end() :]
+    assert all("tenant_id" in text for text in statements().values())
+
+
+async def test_the_gate_lets_a_few_in_keeps_a_few_waiting_and_sends_the_rest_away() -> None:
+    gate = Gate(Bounds(running=1, waiting=1, patience_s=60))
+    held, free = asyncio.Event(), asyncio.Event()
+
+    async def hold() -> None:
+        async with gate.place(1):
+            held.set()
+            await free.wait()
+
+    first, second = asyncio.create_task(hold()), asyncio.create_task(hold())
+    await soon(held.wait())
+    with pytest.raises(Throttled) as busy:
+        async with gate.place(1):
+            raise AssertionError("there was no place")
+    assert (busy.value.code, busy.value.status) == ("INSIGHTS_BUSY", 429)
+    async with gate.place(2):
+        assert gate.inside(2) == 1  # another tenant's place is its own
+    free.set()
+    await soon(asyncio.gather(first, second))
+    assert gate.inside(1) == 0
+    impatient = Gate(Bounds(running=1, waiting=1, patience_s=0.01))
+    async with impatient.place(1):
+        with pytest.raises(Throttled):
+            async with impatient.place(1):
+                raise AssertionError("there was no place")
+
+
+async def test_work_is_cancelled_when_its_asker_leaves() -> None:
+    ended = asyncio.Event()
+
+    async def work() -> int:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+        return 1
+
+    left: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    asked = asyncio.create_task(unless_left(work(), left))
+    await asyncio.sleep(0)
+    left.set_result(None)
+    with pytest.raises(Invalid) as gone:
+        await soon(asked)
+    assert gone.value.code == "CLIENT_LEFT"
+    assert ended.is_set()
+
+    async def quick() -> int:
+        return 2
+
+    assert await unless_left(quick(), asyncio.Event().wait()) == 2
+
+
+async def test_a_slow_tail_forgets_and_says_so() -> None:
+    tail = Tail(7, Wanted(distinct_id="ada"))
+    event = CapturedEvent(7, "e", 0, 0, "view", "ada", "own")
+    tail.put(seen_of(CapturedEvent(7, "e", 0, 0, "view", "bob", "own")))
+    assert await tail.next(0.001) == ([], False)
+    for _ in range(QUEUE + 1):
+        tail.put(seen_of(event))
+    found = await tail.next(0.001)
+    assert found is not None
+    assert (len(found[0]), found[1]) == (QUEUE, True)
+    tail.end()
+    assert await tail.next(0.001) is None
+
+
+def test_banner_events_are_seen_under_their_stored_names() -> None:
+    shown = seen_of(Impression(7, "i", 0, 0, 1, user="ada", page="https://a.example/"))
+    assert (shown.event, shown.distinct_id, shown.url) == ("$banner_impression", "ada", "https://a.example/")
+    assert seen_of(View(7, "v", 0, 0, 1, session="s")).distinct_id == "s"
+    assert seen_of(CapturedEvent(7, "e", 0, 0, "view", "ada", "own", b"[1]")).properties == {}

@@ -1,0 +1,116 @@
+"""How an event becomes a row: its own words first, then its user agent and address; and how rows become inserts."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from handbill.events import enrich, shipping_rows
+from handbill.events.history import expired
+from handbill.events.model import CapturedEvent, Click, Impression, Row, View, key
+from handbill.events.shipping_rows import CLASSES, COLUMNS, RowMaker, inserts, retention_class
+from handbill.kit.agents import agent_of
+from tests.kit.shipping import AGENTS
+
+MAC, PHONE = AGENTS[1] or "", AGENTS[2] or ""
+SOMEBODY = UUID(int=9)
+
+
+def made(**fields: object) -> CapturedEvent:
+    return CapturedEvent(7, "e", 1_000, 2_000, "seen", "d", "own", **fields)  # type: ignore[arg-type]
+
+
+def row_of(event: object, country: str | None = None) -> dict[str, object]:
+    maker = RowMaker(lambda tenant, name: SOMEBODY, lambda address: country)
+    kind, name = event.kind, event.id  # type: ignore[attr-defined]
+    record = maker.record(Row(0, key(kind, name), event, b""), {}, 90)  # type: ignore[arg-type]
+    return dict(zip(COLUMNS, record, strict=True))
+
+
+def test_the_user_agent_fills_only_what_the_sender_left_out() -> None:
+    found = row_of(made(user_agent=MAC))
+    assert (found["browser"], found["browser_version"], found["os"], found["device_type"]) == (
+        "Chrome", "126.0", "Mac OS X", "Desktop",
+    )  # fmt: skip
+    found = row_of(made(user_agent=MAC, browser="Ours", os="Phone OS", os_version="3"))
+    assert (found["browser"], found["browser_version"], found["os"], found["os_version"], found["device_type"]) == (
+        "Ours", "", "Phone OS", "3", "Desktop",
+    )  # fmt: skip
+    assert row_of(made(user_agent=PHONE))["device_type"] == "Mobile"
+    assert row_of(made())["browser"] == ""
+    assert agent_of("x" * 100_000).browser == ""
+
+
+@pytest.mark.parametrize(
+    ("properties", "ip", "said"),
+    [
+        (b"{}", None, ""),
+        (b"{}", "203.0.113.1", "DE"),
+        (b'{"$geoip_country_code":"fr"}', "203.0.113.1", "FR"),
+        (b'{"$geoip_country_code":17}', "203.0.113.1", "DE"),
+        (b'{"$geoip_country_code":"France"}', "203.0.113.1", "DE"),
+        (b'{"other":"$geoip_country_code"}', "203.0.113.1", "DE"),
+        (b'{"$geoip_country_code"', "203.0.113.1", "DE"),
+    ],
+)
+def test_the_country_the_sender_named_comes_first(properties: bytes, ip: str | None, said: str) -> None:
+    assert row_of(made(properties=properties, ip=ip), "de")["country"] == said
+
+
+@given(st.none() | st.integers(-(2**40), 2**40))
+def test_a_screen_is_small_or_not_known(number: int | None) -> None:
+    found = enrich.pixels(number)
+    assert found == (number if number is not None and 0 <= number < 65_536 else None)
+
+
+def test_banner_events_are_events_of_somebody() -> None:
+    head = (7, "e", 1_000, 2_000, 5, 6, None)
+    seen = row_of(Impression(*head, user="u", session="s", country="de", device="mobile", referrer="/r"))
+    assert seen["event"] == "$banner_impression"
+    assert (seen["distinct_id"], seen["session_id"], seen["country"], seen["device_type"]) == ("u", "s", "DE", "Mobile")
+    assert (seen["banner_id"], seen["placement_id"], seen["campaign_id"], seen["retention"]) == (5, 6, 0, 90)
+    assert seen["referrer"] == "/r"
+    assert row_of(Click(*head, session="s"))["distinct_id"] == "s"
+    view = row_of(View(*head, device_id="dev", counted=False))
+    assert view["distinct_id"] == "dev"
+    assert b'"counted":false' in view["properties"]  # type: ignore[operator]
+    assert row_of(Impression(*head))["distinct_id"] == "event:e"
+
+
+@given(st.lists(st.integers(1, 20 << 20), max_size=12))
+def test_rows_are_cut_by_size_and_none_is_left_out(sizes: list[int]) -> None:
+    class Body(bytes):
+        size = 0
+
+        def __len__(self) -> int:
+            return self.size
+
+    rows = []
+    for place, size in enumerate(sizes):
+        body = Body()
+        body.size = size
+        rows.append(Row(place, b"", made(), body))
+    parts = list(inserts(rows))
+    assert [row for part in parts for row in part] == rows
+    assert all(parts)
+    for part in parts[:-1]:
+        before = sum(len(row.body) for row in part[:-1])
+        assert before < shipping_rows.INSERT_BYTES <= before + len(part[-1].body)
+
+
+@given(st.integers(-5, 5_000))
+def test_a_class_keeps_at_least_as_long_as_asked(days: int) -> None:
+    found = retention_class(days)
+    assert found == 0 if days <= 0 or days > CLASSES[-1] else found >= days
+
+
+def test_a_month_goes_when_its_last_day_has_been_kept_long_enough() -> None:
+    assert not expired("(0,202001)", datetime(2026, 1, 1, tzinfo=UTC))
+    assert not expired("(90,202601)", datetime(2026, 5, 1, 23, 59, tzinfo=UTC))
+    assert expired("(90,202601)", datetime(2026, 5, 2, tzinfo=UTC))
+    assert expired("(30,202512)", datetime(2026, 1, 31, tzinfo=UTC))
+    assert not expired("tuple()", datetime(2026, 1, 31, tzinfo=UTC))
