@@ -8,8 +8,10 @@ PLACES = 6
 """Of a ratio, in Python as in `adstats.ratio`."""
 
 _SIX = Decimal(1).scaleb(-PLACES)
-_NO_CENTS = frozenset("BIF CLP DJF GNF ISK JPY KMF KRW PYG RWF UGX UYI VND VUV XAF XOF XPF".split())
-_THREE = frozenset("BHD IQD JOD KWD LYD OMR TND".split())
+_NO_CENTS = frozenset(
+    ("BIF", "CLP", "DJF", "GNF", "ISK", "JPY", "KMF", "KRW", "PYG", "RWF", "UGX", "UYI", "VND", "VUV", "XAF", "XOF")
+) | {"XPF"}
+_THREE = frozenset(("BHD", "IQD", "JOD", "KWD", "LYD", "OMR", "TND"))
 
 
 def half_up(part: int, whole: int) -> int:

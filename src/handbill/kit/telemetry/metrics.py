@@ -143,3 +143,14 @@ THROTTLE_OPEN = Counter("handbill_throttle_open", "Tracking requests let pass be
 # --- show
 REDIRECT_UNCOUNTED = Counter("handbill_redirect_uncounted", "Clicks led on but not counted, by the error", ("code",))
 GEO_FETCH = Counter("handbill_geo_fetch", "Attempts to fetch the GeoIP file: fetched or failed", ("how",))
+
+# --- ad stats
+ADSTATS_SYNCS = Counter("handbill_adstats_syncs", "Sync jobs by level and by how they ended", ("level", "outcome"))
+ADSTATS_ROWS = Counter("handbill_adstats_rows", "Rows that syncs wrote, by stage; unchanged ones are not", ("stage",))
+ADSTATS_FETCH_SECONDS = Histogram(
+    "handbill_adstats_fetch_seconds", "Time of one answer of an ad platform", ("provider",)
+)
+ADSTATS_TOKENS_DEAD = Counter(
+    "handbill_adstats_tokens_dead", "Ad accounts whose token died and that must be reconnected"
+)
+ADSTATS_UNMATCHED = Counter("handbill_adstats_unmatched", "Rows of a platform about entities that nobody has imported")

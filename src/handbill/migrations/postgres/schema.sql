@@ -1106,6 +1106,13 @@ begin
     return true;
 end
 $$;
+-- Months whose raw rows are gone: nothing may be added up from them any more.
+create table adstats.raw_gone (
+    month   date primary key,
+    gone_at timestamptz not null
+);
+grant select, insert on adstats.raw_gone to handbill_worker;
+grant select on adstats.raw_gone to handbill_app;
 revoke execute on function adstats.drop_raw_month(date) from public;
 grant execute on function adstats.drop_raw_month(date) to handbill_worker;
 
