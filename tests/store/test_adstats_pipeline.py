@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from handbill.adstats import pipeline
-from handbill.adstats.model import LEVELS, Entity, EntityPatch, Figures, RawStatRow
+from handbill.adstats.model import LEVELS, Entity, EntityPatch, Figures, NewConnection, NewEntity, RawStatRow
 from handbill.adstats.providers.mock import Manners, MockProvider, told
 from handbill.adstats.providers.port import Account, Question
 from handbill.adstats.reading import StatsQuery, StatsRow
@@ -165,14 +165,25 @@ async def test_currencies_are_never_added_and_an_archived_campaign_keeps_its_las
     clock = FakeClock()
     adstats = service(database, redis, clock)
     shop = await a_shop(adstats, database, tenant, tree=((),))
-    other = await a_shop(adstats, database, tenant, tree=((),), currency="VND", **{}) if False else None
-    assert other is None
+    dong = await adstats.editor.create_connection(
+        tenant, NewConnection("MOCK", "2000", "Dong", "VND", "Asia/Ho_Chi_Minh"), actor="test"
+    )
+    new = NewEntity("CAMPAIGN", "Saigon", dong.connection_id, sellpage_id=shop.sellpages[0], budget=Decimal(2_500_000))
+    await adstats.editor.create_entity(tenant, new, actor="test")
     campaign = shop.entities[0].entity_id
     await adstats.editor.change_entity(tenant, campaign, EntityPatch(status="ARCHIVED"), version=None, actor="test")
     await synced(adstats, shop, DAY)
     truth = expected(shop, clock, DAY)[campaign]
     answer = await adstats.reading.stats(tenant, StatsQuery(DAY, NEXT))
-    assert [figures(row) for row in answer.totals] == [truth]
+    assert [row.currency for row in answer.totals] == ["USD", "VND"]
+    assert figures(answer.totals[0]) == truth
+    assert answer.totals[1].spend == answer.totals[1].spend.to_integral()  # no cents in Vietnam
+    assert 2_125_000 <= answer.totals[1].spend <= 2_875_000
+    pages = await adstats.reading.sellpages(tenant, DAY, NEXT, True, ())
+    assert [(row.sellpage_id, row.currency) for row in pages.rows] == [
+        (shop.sellpages[0], "USD"),
+        (shop.sellpages[0], "VND"),
+    ]
 
 
 async def test_two_syncs_of_one_day_at_once_and_an_old_answer_that_comes_late(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from types import ModuleType
 
+from handbill.adstats import routes as adstats
 from handbill.banners import routes as banners
 from handbill.events import routes as events
 from handbill.jobs import routes as jobs
+from handbill.reports import routes as reports
 from handbill.tenants import routes as tenants
 
 MOUNTS: dict[str, ModuleType] = {
@@ -14,6 +16,8 @@ MOUNTS: dict[str, ModuleType] = {
     "jobs": jobs,
     "banners": banners,
     "events": events,
+    "adstats": adstats,
+    "reports": reports,
 }
 
 FASTLANES: tuple[str, ...] = ("banners",)

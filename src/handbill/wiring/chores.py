@@ -128,6 +128,7 @@ PLANS: tuple[Plan, ...] = (
     Plan("consume", "consume", _consume),
     Plan("consume", "caps-keeper", CapsKeeper),
     Plan("jobs", "jobs:banners", queues.banners_worker),
+    Plan("jobs", "jobs:stats-sync", queues.stats_sync_worker),
     Plan("jobs", "jobs:system", queues.system_worker),
     Plan("cron", "cron", queues.cron),
     Plan("cron", "leader", _leader),

@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal, Protocol
 
+from handbill.adstats.providers.meta import MetaPolicy, MetaProvider
+from handbill.adstats.providers.mock import MockProvider
+from handbill.adstats.service import AdstatsService
 from handbill.banners.service import BannersService, Catalogue, CatalogueBook, ShowPolicy, ThrottlePolicy
 from handbill.caps.service import CapsService
 from handbill.events.edge import Edge, EdgePolicy
@@ -19,7 +22,10 @@ from handbill.infra.redis.shared_clock import SharedClock
 from handbill.jobs.pressure import PressureLimits
 from handbill.jobs.service import JobsService, RelayPolicy
 from handbill.kit.telemetry import logs
+from handbill.reports.service import ReportsService
+from handbill.reports.touches import Touches
 from handbill.settings import Settings
+from handbill.tenants.seals import Sealer
 from handbill.tenants.service import TenantService
 from handbill.wiring import addresses, schema, secrets
 
@@ -56,6 +62,8 @@ class House:
         self.catalogue = Catalogue(self.database, self.redis, self.clock)
         self.caps = CapsService(self.redis, self.database, CatalogueBook(self.catalogue), self.clock)
         self.banners = _banners(self)
+        self.adstats = _adstats(self)
+        self.reports = ReportsService(self.adstats, self.banners, Touches(self.clickhouse))
         self.tenants.erasures.join("caps", self.caps.erase)
         self.tenants.erasures.join("banners", self.banners.erasure.erase)
 
@@ -66,6 +74,7 @@ class House:
             ("clock", self.clock),
             ("tenants", self.tenants),
             ("journal", self.journal),
+            ("adstats", self.adstats),
         )
         self._serving: tuple[tuple[str, Part], ...] = (
             ("catalogue", self.catalogue),
@@ -189,6 +198,26 @@ def _banners(house: House) -> BannersService:
             geo_file=_geo_file(house.settings),
             geo_url=None if given.geo_file else given.geo_url,
         ),
+    )
+
+
+def _adstats(house: House) -> AdstatsService:
+    given = house.settings.adstats
+    meta = MetaPolicy(
+        url=given.meta_url,
+        version=given.meta_version,
+        app_secret=given.meta_app_secret or "",
+        poll_s=given.meta_poll_ms / 1000,
+    )
+    return AdstatsService(
+        house.database,
+        house.jobs,
+        house.tenants.audit,
+        Sealer(secrets.derived(house.settings, "ad account tokens")),
+        {"MOCK": MockProvider(house.clock), "META": MetaProvider(house.clock, meta)},
+        house.clock,
+        mode=given.mode,
+        raw_days=given.raw_days,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from handbill.adstats.service import STATE as ADSTATS
 from handbill.banners.service import STATE as BANNERS
 from handbill.caps.service import STATE as CAPS
 from handbill.events.service import STATE as EVENTS
@@ -9,7 +10,7 @@ from handbill.infra.state import StateTable
 from handbill.jobs.service import STATE as JOBS
 from handbill.tenants.service import STATE as TENANTS
 
-TABLES: tuple[StateTable, ...] = (*TENANTS, *JOBS, *EVENTS, *CAPS, *BANNERS)
+TABLES: tuple[StateTable, ...] = (*TENANTS, *JOBS, *EVENTS, *CAPS, *BANNERS, *ADSTATS)
 
 REBUILT = ("hb:c:", "hb:caps:", "hb:throttle:")
 """Redis keys that rebuild themselves from PostgreSQL or from traffic: a backup leaves them out on purpose."""
