@@ -73,7 +73,8 @@ async def test_every_page_is_read_and_levels_add_up() -> None:
             rows = await provider.fetch_stats(question(account, level, days=5))
             assert len(rows) == len({(row.entity_id, row.day) for row in rows})
             spends.append(sum(row.figures.spend for row in rows))
-        assert len(set(spends)) == 1 and spends[0] > 0
+        assert len(set(spends)) == 1
+        assert spends[0] > 0
         listed = await provider.list_entities(question(account).account)
     assert [(one.entity_type, one.external_id, one.parent_external_id) for one in listed][:3] == [
         ("CAMPAIGN", "11", None),
@@ -183,10 +184,12 @@ async def test_a_whole_account_from_import_to_sellpage_and_a_dead_token(
             (await adstats.reading.stats(tenant, StatsQuery(DAY, DAY + timedelta(days=1), level))).totals[0].spend
             for level in LEVELS
         ]
-        assert len(set(sums)) == 1 and sums[0] > 0
+        assert len(set(sums)) == 1
+        assert sums[0] > 0
         account.token = "changed"
         ended = await adstats.syncing.run(tenant, shop.job(DAY, DAY, "CAMPAIGN"))
-        assert len(ended.dead) == 1 and TOKEN not in ended.dead[0]
+        assert len(ended.dead) == 1
+        assert TOKEN not in ended.dead[0]
         dead = await adstats.editor.connection(tenant, connection.connection_id)
         assert dead.token_state == "dead"
         assert (await adstats.syncing.run(tenant, shop.job(DAY, DAY, "CAMPAIGN"))).accounts == 0

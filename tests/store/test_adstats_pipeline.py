@@ -1,4 +1,4 @@
-"""The pipeline: n syncs are one sync, levels add up to the cent, adding up shows its factor, sellpages follow campaigns."""
+"""The pipeline: n syncs are one, levels add up to the cent, adding up shows its factor, sellpages follow campaigns."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
-import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from handbill.adstats import pipeline
 from handbill.adstats.model import LEVELS, Entity, EntityPatch, Figures, NewConnection, NewEntity, RawStatRow
-from handbill.adstats.providers.mock import Manners, MockProvider, told
+from handbill.adstats.providers.mock import Manners, told
 from handbill.adstats.providers.port import Account, Question
 from handbill.adstats.reading import StatsQuery, StatsRow
 from handbill.adstats.store import Source

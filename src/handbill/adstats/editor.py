@@ -111,6 +111,17 @@ class Editor:
             await self._note(tx, tenant, actor, "ad_connection.change", connection, before.shown, kept.shown)
         return kept.shown
 
+    async def disconnect(self, tenant: int, connection: UUID, *, version: int | None, actor: str) -> None:
+        """No more syncs, and the token is forgotten. What was read stays."""
+        now = self._clock.now()
+        gone: TokenState = "none"
+        async with self._database.tenant(tenant) as tx:
+            before = found(await store.find_connection(tx, tenant, connection, lock=True), "AD_CONNECTION")
+            etags.check(version, before.shown.version)
+            wanted = structs.replace(before.shown, is_active=False, token_state=gone, token_note=None)
+            kept = await store.update_connection(tx, tenant, wanted, None, now)
+            await self._note(tx, tenant, actor, "ad_connection.disconnect", connection, before.shown, kept.shown)
+
     async def sync_states(self, tenant: int, connection: UUID | None = None) -> list[SyncState]:
         async with self._database.tenant(tenant) as tx:
             return await store.sync_states(tx, tenant, connection)
@@ -142,6 +153,17 @@ class Editor:
             made = await store.update_sellpage(tx, tenant, wanted, self._clock.now())
             await self._note(tx, tenant, actor, "sellpage.change", page, before, made)
         return made
+
+    async def delete_sellpage(self, tenant: int, page: UUID, *, version: int | None, actor: str) -> None:
+        async with self._database.tenant(tenant) as tx:
+            before = found(await store.find_sellpage(tx, tenant, page, lock=True), "SELLPAGE")
+            etags.check(version, before.version)
+            if not await store.delete_sellpage(tx, tenant, page):
+                raise Conflict(
+                    "Campaigns lead to this sellpage; nothing was changed. Move them to another first.",
+                    code="SELLPAGE_IN_USE",
+                )
+            await self._note(tx, tenant, actor, "sellpage.delete", page, before, None)
 
     # --- campaigns, ad sets, ads
 

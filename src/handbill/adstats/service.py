@@ -26,7 +26,7 @@ from handbill.kit.ids import Ids
 from handbill.kit.telemetry import logs
 from handbill.tenants.service import Audit
 
-__all__ = ["STATE", "AdstatsService", "StatsAnswer", "StatsQuery", "StatsRow", "as_csv", "ratio"]
+__all__ = ["STATE", "AdstatsService", "Explained", "StatsAnswer", "StatsQuery", "StatsRow", "as_csv", "ratio"]
 
 _log = logs.get("adstats")
 _VOLATILE = frozenset({"updated_at"})

@@ -117,6 +117,10 @@ async def update_sellpage(tx: Tx, tenant: int, page: Sellpage, at: datetime) -> 
     return _as(Sellpage, row or {})
 
 
+async def delete_sellpage(tx: Tx, tenant: int, page: UUID) -> bool:
+    return bool(await tx.execute(S.delete_sellpage, tenant, page))
+
+
 # --- entities
 
 

@@ -1,7 +1,7 @@
 """The Marketing API's stand-in: ad accounts, what runs on them, and insights as asynchronous reports.
 
-Figures are drawn for ads and summed upwards, so that levels add up; a test may put its own in. Faults are scripted: each
-is answered once, in order. Usage headers, tokens, page limits and the plea for less data are enforced as the real one's.
+Figures are drawn for ads and summed upwards, so that levels add up; a test may put its own in. Faults are scripted:
+each is answered once, in order. Usage headers, tokens, page limits and the plea for less data are as the real one's.
 """
 
 from __future__ import annotations

@@ -158,6 +158,7 @@ CODES: dict[str, str] = {
     "BACKFILL_NOT_FOUND": "There is no such backfill in this tenant.",
     "NO_AD_ACCOUNT": "No ad account is connected, or none whose token is alive; nothing was started.",
     "RAW_GONE": "The raw rows of these days are gone, and nothing can be added up without them.",
+    "SELLPAGE_IN_USE": "Campaigns lead to this sellpage; nothing was changed.",
     "SELLPAGE_NOT_FOUND": "There is no such sellpage in this tenant.",
     "TOO_MANY_ROWS": "The answer would have more than 10,000 rows; ask for less.",
 }

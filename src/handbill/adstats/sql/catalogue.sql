@@ -123,3 +123,8 @@ select tenant_id from tenants.tenants where public_id = $1
 
 -- name: seller_of_tenant
 select public_id from tenants.tenants where tenant_id = $1
+
+-- name: delete_sellpage
+delete from adstats.sellpages s
+where s.tenant_id = $1 and s.sellpage_id = $2
+  and not exists (select from adstats.entities e where e.tenant_id = s.tenant_id and e.sellpage_id = s.sellpage_id)
