@@ -13,7 +13,7 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from handbill.adstats import pipeline
+from handbill.adstats import pipeline, store
 from handbill.adstats.model import LEVELS, Entity, EntityPatch, Figures, NewConnection, NewEntity, RawStatRow
 from handbill.adstats.providers.mock import Manners, told
 from handbill.adstats.providers.port import Account, Question
@@ -215,6 +215,8 @@ async def test_increments_are_added_once_each(database: Database, redis: Redis, 
     adstats = service(database, redis, clock)
     shop = await a_shop(adstats, database, tenant, tree=((),))
     campaign = shop.entities[0].entity_id
+    async with database.worker() as tx:
+        await store.make_month(tx, DAY)
     pieces = [RawStatRow(campaign, "x", DAY, Figures(Decimal(n), n), piece=f"p{n}") for n in (1, 2, 3)]
     for number, some in enumerate((pieces[:2], pieces, pieces)):
         source = Source(tenant, shop.accounts[0], "CAMPAIGN", "USD", UUID(int=number + 1), clock.now())

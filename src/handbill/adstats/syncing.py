@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from datetime import date, datetime
-from functools import partial
 from typing import Protocol
 from uuid import UUID
 
@@ -22,7 +21,7 @@ from handbill.adstats.providers.port import (
     TokenDead,
 )
 from handbill.adstats.store import Kept, Source
-from handbill.infra.postgres import Database, Tx
+from handbill.infra.postgres import Database
 from handbill.kit.clock import Clock
 from handbill.kit.ids import Ids
 from handbill.kit.telemetry import logs, metrics
@@ -125,8 +124,8 @@ class Syncing:
             rows = pipeline.complete(rows, question.of_level(), days)
         source = Source(tenant, shown.connection_id, question.level, shown.currency, self._ids.new(), now)
         depth = cadence.depth(question.date_from, question.date_to, now, shown.time_zone, shown.look_back_days)
+        await self._make_months(days, now.date())
         async with self._database.worker() as tx:
-            await self._make_months(tx, days, now.date())
             written = await pipeline.write(tx, source, rows, days, kind=provider.kind, mode=self._mode)
             await store.note_synced(tx, source, depth)
         metrics.ADSTATS_ROWS.labels("raw").inc(written.raw)
@@ -134,15 +133,16 @@ class Syncing:
         metrics.ADSTATS_ROWS.labels("sellpage").inc(written.sellpage)
         return written
 
-    async def _make_months(self, tx: Tx, days: list[date], today: date) -> None:
-        """Recent months are remembered; older ones may have been dropped since, and are looked for each time."""
-        for month in sorted({day.replace(day=1) for day in days} - self._months):
-            await store.make_month(tx, month)
-            if (today - month).days < 2 * 31:
-                tx.after_commit(partial(self._remember, month))
+    async def _make_months(self, days: list[date], today: date) -> None:
+        """Each in a transaction of its own: making one locks the whole table, and nobody waits for more under that.
 
-    async def _remember(self, month: date) -> None:
-        self._months.add(month)
+        Recent months are remembered; older ones may have been dropped since, and are looked for each time.
+        """
+        for month in sorted({day.replace(day=1) for day in days} - self._months):
+            async with self._database.worker() as tx:
+                await store.make_month(tx, month)
+            if (today - month).days < 2 * 31:
+                self._months.add(month)
 
     async def rebuild(self, tenant: int, first: date, last: date) -> Written:
         """Days and sellpages again from the raw rows, for every connection and level of a seller."""

@@ -1074,12 +1074,13 @@ begin
     if to_regclass('adstats.' || part) is not null then
         return false;
     end if;
-    perform pg_advisory_xact_lock(hashtextextended('handbill_month', 0));
-    if to_regclass('adstats.' || part) is not null then
+    -- Waiting for an advisory lock tells nothing of what others have made meanwhile; waiting for the name does.
+    begin
+        execute format('create table adstats.%I partition of adstats.ad_stats_raw for values from (%L) to (%L)'
+                       ' with (fillfactor = 85)', part, first, (first + interval '1 month')::date);
+    exception when duplicate_table or unique_violation then
         return false;
-    end if;
-    execute format('create table adstats.%I partition of adstats.ad_stats_raw for values from (%L) to (%L)'
-                   ' with (fillfactor = 85)', part, first, (first + interval '1 month')::date);
+    end;
     execute format('alter table adstats.%I enable row level security', part);
     execute format('alter table adstats.%I force row level security', part);
     execute format('create policy wall on adstats.%I'
