@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import aiohttp
@@ -87,17 +88,21 @@ async def test_from_an_account_to_a_figure(
             page = await health.json()
         assert (page["status"], page["queue"], type(page["uptime"])) == ("ok", "stats-sync", int)
 
-        day = found["rows"][0]["fetched_at"][:10]
-        code, said = await handbill("adstats", "explain", str(tenant), campaign, "--date", day, "--json", env=env)
-        assert code == 0, said
-        assert json.loads(said)["literal_factor"] == "1.000000"
-        code, said = await handbill("adstats", "sync", str(tenant), "--date", str(today), "--json", env=env)
-        assert (code, len(json.loads(said)["jobs"])) == (0, 3), said
-        first = str(today - timedelta(days=40))
-        words = ("adstats", "backfill", str(tenant), "--from", first, "--to", str(today), "--wait", "--json")
-        code, said = await handbill(*words, env=env)
-        assert (code, json.loads(said)["state"]) == (0, "done"), said
+        await commands(env, str(tenant), campaign, body["jobIds"][0].split(":")[2])
         assert SECRET not in worker.output + api.process.output
+
+
+async def commands(env: dict[str, str], tenant: str, campaign: str, day: str) -> None:
+    first = str(date.fromisoformat(day) - timedelta(days=40))
+    explained, synced, filled = await asyncio.gather(
+        handbill("adstats", "explain", tenant, campaign, "--date", day, "--json", env=env),
+        handbill("adstats", "sync", tenant, "--date", first, "--json", env=env),
+        handbill("adstats", "backfill", tenant, "--from", first, "--to", day, "--wait", "--json", env=env),
+    )
+    assert [code for code, _ in (explained, synced, filled)] == [0, 0, 0], (explained, synced, filled)
+    assert json.loads(explained[1])["literal_factor"] == "1.000000"
+    assert len(json.loads(synced[1])["jobs"]) == 3
+    assert json.loads(filled[1])["state"] == "done"
 
 
 async def connected(api: Api, key: str) -> Any:

@@ -868,7 +868,7 @@ create table adstats.fb_connections (
     token_sealed      bytea,                             -- sealed with the installation's key, for this row only
     token_note        text,                              -- why it died, in words that hold no secret
     token_changed_at  timestamptz,
-    currency          text not null check (currency ~ '^[A-Z]{3}$'),
+    currency          text not null,
     time_zone         text not null,
     look_back_days    int not null check (look_back_days between 1 and 92),
     version           int not null default 1,
@@ -895,7 +895,7 @@ create table adstats.entities (
     entity_id          uuid not null,
     entity_type        text not null check (entity_type in ('CAMPAIGN', 'ADSET', 'AD')),
     connection_id      uuid not null,
-    parent_id          uuid,                             -- an ad set's campaign, an ad's ad set
+    parent_id          uuid,                             -- an ad set's campaign, an ad's ad set; nothing here is ever deleted
     campaign_id        uuid not null,                    -- the root; a campaign's own id
     sellpage_id        uuid,                             -- campaigns only
     external_id        text,
@@ -910,7 +910,6 @@ create table adstats.entities (
     updated_at         timestamptz not null,
     primary key (tenant_id, entity_id),
     foreign key (tenant_id, connection_id) references adstats.fb_connections (tenant_id, connection_id),
-    foreign key (tenant_id, parent_id) references adstats.entities (tenant_id, entity_id),
     foreign key (tenant_id, sellpage_id) references adstats.sellpages (tenant_id, sellpage_id),
     constraint ck_entities_parent check ((entity_type = 'CAMPAIGN') = (parent_id is null)),
     constraint ck_entities_sellpage check (sellpage_id is null or entity_type = 'CAMPAIGN')
