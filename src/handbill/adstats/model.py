@@ -60,10 +60,15 @@ class RawStatRow(msgspec.Struct, frozen=True):
     """One entity and one day as a platform told them. `piece` names an increment of a DELTA provider."""
 
     entity_id: UUID
-    external_entity_id: str
+    external_id: str | None
     day: date
     figures: Figures
     piece: str = ""
+
+    @property
+    def external_entity_id(self) -> str:
+        """The platform's own id, or ours where it has none; kept only where it is the platform's."""
+        return self.external_id or str(self.entity_id)
 
 
 # --- what runs
@@ -148,11 +153,6 @@ class Entity(msgspec.Struct, frozen=True):
     version: int = 1
     created_at: datetime | None = None
     updated_at: datetime | None = None
-
-    @property
-    def outside(self) -> str:
-        """The platform's own id, or ours where it has none."""
-        return self.external_id or str(self.entity_id)
 
 
 class NewEntity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

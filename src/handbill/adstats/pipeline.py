@@ -24,7 +24,7 @@ def complete(rows: Sequence[RawStatRow], entities: Iterable[Entity], days: Seque
     wanted = set(days)
     told = {(row.entity_id, row.day): row for row in rows if row.entity_id in known and row.day in wanted}
     missing = [
-        RawStatRow(entity.entity_id, entity.outside, day, ZERO)
+        RawStatRow(entity.entity_id, entity.external_id, day, ZERO)
         for entity in known.values()
         for day in days
         if (entity.entity_id, day) not in told

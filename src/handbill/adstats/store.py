@@ -188,7 +188,7 @@ async def make_month(tx: Tx, month: date) -> None:
 async def write_raw(tx: Tx, source: Source, rows: Sequence[RawStatRow], *, increments: bool) -> int:
     columns: list[list[Any]] = [
         [row.entity_id for row in rows],
-        [row.external_entity_id for row in rows],
+        [row.external_id or "" for row in rows],
         [row.day for row in rows],
         *([list(column) for column in zip(*(row.figures.values() for row in rows), strict=True)] or [[]] * 8),
     ]

@@ -78,7 +78,7 @@ class MetaProvider:
             if entity is None:
                 unknown += 1
                 continue
-            found.append(RawStatRow(entity.entity_id, entity.outside, _day(row), figures(row)))
+            found.append(RawStatRow(entity.entity_id, entity.external_id, _day(row), figures(row)))
         metrics.ADSTATS_UNMATCHED.inc(unknown)
         return found
 

@@ -117,7 +117,7 @@ def row(entity: Entity, day: date, values: Sequence[int], currency: str) -> RawS
         rounding.major(spend, currency), impressions, clicks, views, carts, checkouts, purchases,
         rounding.major(value, currency),
     )  # fmt: skip
-    return RawStatRow(entity.entity_id, entity.outside, day, figures)
+    return RawStatRow(entity.entity_id, entity.external_id, day, figures)
 
 
 def visible(figures: Sequence[int], day: date, now: datetime, zone: str) -> list[int]:

@@ -928,7 +928,7 @@ create table adstats.ad_stats_raw (
     sync_id            uuid not null,
     piece              text not null default '',
     entity_type        text not null,
-    external_entity_id text not null,
+    external_entity_id text not null,                    -- empty: the platform has no id of its own, ours stands for it
     connection_id      uuid not null,
     fetched_at         timestamptz not null,
     last_seen_at       timestamptz not null,
