@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -237,3 +237,26 @@ async def test_one_seller_never_syncs_another(database: Database, redis: Redis, 
     assert (await adstats.reading.stats(mine.tenant, StatsQuery(DAY, NEXT, entities=theirs))).rows == []
     assert (await adstats.reading.drift(mine.tenant, DAY, NEXT, "CAMPAIGN")) == []
     assert (await state(database, mine.tenant)) == [[], [], []]
+
+
+async def test_months_of_answers_go_when_nothing_can_be_restated_and_sums_know_it(
+    database: Database, redis: Redis, tenant: int
+) -> None:
+    clock = FakeClock()
+    old = date(2019, 5, 20)  # a month that no other test has
+    adstats, literal = service(database, redis, clock), service(database, redis, clock, mode="sum")
+    shop = await a_shop(adstats, database, tenant, tree=((),))
+    await synced(adstats, shop, old)
+    before = await state(database, tenant)
+    clock.set(datetime(2019, 6, 20, tzinfo=UTC))
+    assert date(2019, 5, 1) not in await adstats.retention()
+    clock.set(datetime(2019, 12, 30, tzinfo=UTC))  # past any look-back that another test may have asked for
+    assert await adstats.retention() == [date(2019, 5, 1)]
+    assert await state(database, tenant) == before
+    assert (await adstats.explain(tenant, shop.entities[0].entity_id, old)).told == []
+    with pytest.raises(Conflict, match="raw rows"):
+        await literal.dispatch.sync(tenant, old, actor="test")
+    with pytest.raises(Conflict, match="raw rows"):
+        await literal.dispatch.backfill(tenant, old, old, actor="test")
+    await synced(adstats, shop, old)  # the newest answer can always be had again
+    assert await state(database, tenant) == before

@@ -71,7 +71,7 @@ class AdstatsService:
         clock: Clock,
         *,
         mode: Mode = "latest",
-        raw_days: int = 62,
+        raw_days: int = 35,
     ) -> None:
         ids = Ids(clock)
         self._database = database

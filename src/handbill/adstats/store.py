@@ -30,10 +30,15 @@ class Kept(msgspec.Struct, frozen=True):
     sealed: bytes | None
     waiting: bool = False
     """Whether a backfill of the seller waits for syncs."""
+    tree: Sequence[Entity] = ()
+
+
+_tree = msgspec.json.Decoder(list[Entity]).decode
 
 
 def _kept(row: Mapping[str, Any]) -> Kept:
-    return Kept(_as(Connection, row), row["token_sealed"], row.get("waiting", False))
+    tree = row.get("tree")
+    return Kept(_as(Connection, row), row["token_sealed"], row.get("waiting", False), _tree(tree) if tree else ())
 
 
 # --- sellers
@@ -77,8 +82,8 @@ async def update_connection(tx: Tx, tenant: int, wanted: Connection, sealed: byt
     return _kept(row or {})
 
 
-async def usable_connections(tx: Tx, tenant: int) -> list[Kept]:
-    return [_kept(row) for row in await tx.fetch(S.usable_connections, tenant)]
+async def usable_connections(tx: Tx, tenant: int, levels: Sequence[Level] = ()) -> list[Kept]:
+    return [_kept(row) for row in await tx.fetch(S.usable_connections, tenant, list(levels))]
 
 
 async def kill_token(
@@ -86,10 +91,6 @@ async def kill_token(
 ) -> UUID | None:
     found: UUID | None = await tx.fetchval(S.kill_token, tenant, connection, sealed, note, at)
     return found
-
-
-async def tree_of(tx: Tx, tenant: int, connection: UUID) -> list[Entity]:
-    return [_as(Entity, row) for row in await tx.fetch(S.tree_of, tenant, connection)]
 
 
 async def eligible(tx: Tx, now: datetime, after: tuple[int, UUID], only: int | None, limit: int) -> list[Due]:

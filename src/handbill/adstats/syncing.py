@@ -11,7 +11,7 @@ from uuid import UUID
 import msgspec
 
 from handbill.adstats import cadence, pipeline, store
-from handbill.adstats.model import Connection, Entity, Mode, ProviderName, SyncJob, Written
+from handbill.adstats.model import LEVELS, Connection, Mode, ProviderName, SyncJob, Written
 from handbill.adstats.providers.port import (
     Account,
     ProviderError,
@@ -74,14 +74,14 @@ class Syncing:
     async def run(self, tenant: int, job: SyncJob) -> Ended:
         """All accounts of the seller. A part of a backfill that is covered is done when all of them answered."""
         async with self._database.tenant(tenant) as tx:
-            accounts = await store.usable_connections(tx, tenant)
-            trees = [await store.tree_of(tx, tenant, kept.shown.connection_id) for kept in accounts]
+            levels = LEVELS[: LEVELS.index(job.level) + 1]
+            accounts = await store.usable_connections(tx, tenant, levels)
         written = Written()
         dead: list[str] = []
         trouble: list[ProviderError] = []
-        for kept, entities in zip(accounts, trees, strict=True):
+        for kept in accounts:
             try:
-                written += await self._account(tenant, job, kept, entities)
+                written += await self._account(tenant, job, kept)
             except TokenDead as error:
                 dead.append(str(error))
                 await self._died(tenant, job, kept, str(error))
@@ -100,14 +100,14 @@ class Syncing:
         async with self._database.worker() as tx:
             await store.end_parts(tx, tenant, job, "failed", error[:300], self._clock.now())
 
-    async def _account(self, tenant: int, job: SyncJob, kept: Kept, entities: list[Entity]) -> Written:
+    async def _account(self, tenant: int, job: SyncJob, kept: Kept) -> Written:
         shown = kept.shown
         now = self._clock.now()
         last = min(job.dateTo, cadence.today(now, shown.time_zone))
         if last < job.dateFrom:
             return Written()
         provider = self._providers[shown.provider]
-        question = Question(job.sellerId, self._opened(tenant, kept), job.level, entities, job.dateFrom, last)
+        question = Question(job.sellerId, self._opened(tenant, kept), job.level, kept.tree, job.dateFrom, last)
         if not question.of_level():
             return Written()
         return await self._ask(tenant, shown, provider, question, now)

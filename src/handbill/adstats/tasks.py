@@ -12,6 +12,7 @@ from handbill.adstats.service import AdstatsService
 from handbill.adstats.syncing import Ended, retry_after
 from handbill.jobs.model import Job, RetryLater, Unrecoverable
 from handbill.kit.clock import Clock
+from handbill.kit.errors import Busy
 from handbill.kit.telemetry import logs, metrics
 
 __all__ = ["CRON", "JOBS", "QUEUE", "AdstatsTasks"]
@@ -49,8 +50,8 @@ class AdstatsTasks:
         try:
             ended = await self._adstats.syncing.run(tenant, sent)
             self._judge(ended)
-        except RetryLater as later:
-            self._failed(job, sent, str(later), "throttled")
+        except (RetryLater, Busy) as later:  # no attempt is used up
+            self._failed(job, sent, _words(later), "throttled" if isinstance(later, RetryLater) else "busy")
             raise
         except Exception as error:
             why = _words(error)

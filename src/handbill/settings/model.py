@@ -273,9 +273,8 @@ class Adstats(msgspec.Struct, frozen=True):
         str, Meta(min_length=9, description="When ad accounts are looked through for what is due (cron, UTC).")
     ] = "*/5 * * * *"
     raw_days: Annotated[
-        int,
-        Meta(ge=35, description="Days for which each answer of an ad platform is kept; the ledger is kept for ever."),
-    ] = 62
+        int, Meta(ge=1, description="Days after which a month of an ad platform's answers may go; the ledger stays.")
+    ] = 35
     meta_url: Annotated[HttpUrl, Meta(description="Where Meta's Graph API answers.")] = "https://graph.facebook.com"
     meta_version: Annotated[
         str, Meta(pattern=r"^v[0-9]{1,3}[.][0-9]$", description="The version of the Graph API that is asked for.")

@@ -26,7 +26,7 @@ class Account(msgspec.Struct, frozen=True):
 
 
 class Question(msgspec.Struct, frozen=True):
-    """All figures of one level of one account for some days. `entities` is the whole tree, not the level alone."""
+    """All figures of one level of one account for some days. `entities` is the tree down to the level."""
 
     seller: UUID
     account: Account

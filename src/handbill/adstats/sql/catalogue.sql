@@ -29,16 +29,15 @@ where tenant_id = $1 and connection_id = $2 and token_state <> 'dead' and token_
 returning connection_id
 
 -- name: usable_connections
--- What a sync of this seller goes through, and whether a backfill waits for any.
-select f.*, exists (select from adstats.backfill_parts p where p.tenant_id = f.tenant_id and p.state = 'waiting') as waiting
+-- What a sync of this seller goes through, with the tree down to the level that is asked for ($2), and whether a
+-- backfill waits for any. All statuses: what was archived still has its last days, and levels add up only when nothing
+-- is left out.
+select f.*, exists (select from adstats.backfill_parts p where p.tenant_id = f.tenant_id and p.state = 'waiting') as waiting,
+       (select json_agg(e)::text from adstats.entities e where e.tenant_id = f.tenant_id
+          and e.connection_id = f.connection_id and e.entity_type = any ($2::text[])) as tree
 from adstats.fb_connections f
 where f.tenant_id = $1 and f.connection_type = 'AD_ACCOUNT' and f.is_active and f.token_state <> 'dead'
 order by f.connection_id
-
--- name: tree_of
--- The whole tree of a connection: what is active or paused, what had spend since that day, and what stands above or
--- beside it. Levels add up only when nothing is left out.
-select * from adstats.entities where tenant_id = $1 and connection_id = $2 order by entity_id
 
 -- name: eligible
 -- no-tenant: the scheduler looks at all sellers at once
