@@ -14,6 +14,7 @@ from handbill.adstats.model import Due, SyncJob
 from handbill.jobs import wire
 from handbill.jobs.backoff import delay_ms
 from handbill.jobs.defaults import defaults_of
+from handbill.kit.telemetry import metrics
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 SELLER = UUID("a1b2c3d4-0000-4000-8000-000000000001")
@@ -70,6 +71,12 @@ def test_four_attempts_after_one_five_and_fifteen_minutes() -> None:
     given_ = defaults_of("stats-sync")
     assert (given_.attempts, given_.concurrency) == (4, 5)
     assert [delay_ms(given_.backoff, attempt) for attempt in (1, 2, 3)] == [60_000, 300_000, 900_000]
+
+
+def test_no_metric_tells_of_a_seller() -> None:
+    own = [one for name, one in vars(metrics).items() if name.startswith("ADSTATS_")]
+    assert len(own) == 5
+    assert {label for one in own for label in one._labelnames} == {"level", "outcome", "stage", "provider"}
 
 
 def test_no_cell_is_a_formula() -> None:

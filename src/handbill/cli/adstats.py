@@ -1,4 +1,4 @@
-"""`handbill adstats`: sync now, read a range again, and say why a figure is what it is."""
+"""`handbill adstats`: sync now, read a range again, work days out anew, and say why one is what it is."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from handbill.cli.frame import JsonFlag, show, table, with_house
 from handbill.kit.errors import Fault, Invalid, NotFound
 
 if TYPE_CHECKING:
-    from handbill.adstats.model import BackfillView, SyncAnswer
+    from handbill.adstats.model import BackfillView, SyncAnswer, Written
     from handbill.adstats.service import Explained
     from handbill.wiring.house import House
 
@@ -21,7 +21,7 @@ ACTOR = "cli"
 POLL_S = 0.5
 
 SellerArgument = Annotated[str, typer.Argument(metavar="SELLER", help="The tenant: its public id or its number.")]
-adstats = typer.Typer(no_args_is_help=True, help="Ad figures: sync, backfill, explain.")
+adstats = typer.Typer(no_args_is_help=True, help="Ad figures: sync, backfill, rebuild, explain.")
 
 
 def mount(app: typer.Typer) -> None:
@@ -90,6 +90,22 @@ def explain(
         rows.append(("now", f"mode {told.mode}", f"factor {now.factor}", now.spend, now.purchases, now.purchase_value))
     rows.append(("added up", "", f"factor {told.literal_factor}", told.literal_spend, "", ""))
     show(told, as_json, lambda: table(("what", "when", "how", "spend", "purchases", "value"), rows))
+
+
+@adstats.command("rebuild")
+def rebuild(
+    seller: SellerArgument,
+    first: Annotated[str, typer.Option("--from", help="The first day, YYYY-MM-DD.")],
+    last: Annotated[str, typer.Option("--to", help="The last day, YYYY-MM-DD.")],
+    as_json: JsonFlag = False,
+) -> None:
+    """Work days and sellpages out anew from the answers that are kept, as the mode says; no platform is asked."""
+
+    async def work(house: House) -> Written:
+        return await house.adstats.syncing.rebuild(await _tenant(house, seller), _day(first), _day(last))
+
+    told = with_house(work)
+    show(told, as_json, lambda: f"{told.daily} days and {told.sellpage} days of sellpages changed.")
 
 
 async def _tenant(house: House, seller: str) -> int:
