@@ -201,14 +201,15 @@ async def a_day(
     sizes = "select count(*), coalesce(sum(pg_column_size(t.*)), 0) from adstats.{} t where tenant_id = any ($1)"
     names = ("ad_stats_raw", "ad_stats_daily", "ad_stats_ledger", "sellpage_stats_daily")
     ids = [shop.tenant for shop in shops]
-    clock.set(datetime(2026, 3, 20, 0, 2, tzinfo=UTC))
-    day = clock.now().date()
+    clock.set(datetime(2026, 3, 19, 23, 57, tzinfo=UTC))
+    day = date(2026, 3, 20)
     for shop in shops:  # the four weeks before are there already
         for level in LEVELS:
-            await adstats.syncing.run(shop.tenant, SyncJob(shop.seller, day - timedelta(days=28), day, level))
+            job = SyncJob(shop.seller, day - timedelta(days=28), day - timedelta(days=1), level)
+            await adstats.syncing.run(shop.tenant, job)
     before = {name: await owner.fetchrow(sizes.format(name), ids) for name in names}
     step = 1440 / ticks
-    for tick in range(1, ticks):
+    for tick in range(ticks):
         clock.advance(minutes=step)
         deep = timedelta(days=28 if tick == ticks // 2 else 1 if tick % max(ticks // 24, 1) == 0 else 0)
         for shop in shops:
@@ -224,7 +225,7 @@ async def a_day(
             "rows_at_10k_sellers": round(rows / entities * 1_000_000),
             "gigabytes_at_10k_sellers": rounded(size / entities * 1_000_000 / 1e9),
         }
-    found["literal_raw_rows_at_10k_sellers"] = round((ticks + 24 + 28) * 1_000_000)
+    found["literal_raw_rows_at_10k_sellers"] = ticks * 29 * 1_000_000
     return found
 
 

@@ -205,7 +205,7 @@ async def test_two_syncs_of_one_day_at_once_and_an_old_answer_that_comes_late(
     late = RawStatRow(campaign.entity_id, "x", DAY, Figures(Decimal(1), 1))
     source = Source(shop.tenant, shop.accounts[0], "CAMPAIGN", "USD", UUID(int=7), clock.now() - timedelta(hours=1))
     async with database.worker() as tx:
-        written = await pipeline.write(tx, source, [late], [DAY], kind="CUMULATIVE", mode="latest")
+        written = await pipeline.write(tx, source, [late], kind="CUMULATIVE", mode="latest")
     assert (written.raw, written.daily) == (1, 0)
     assert await state(database, shop.tenant) == before
 
@@ -221,6 +221,6 @@ async def test_increments_are_added_once_each(database: Database, redis: Redis, 
     for number, some in enumerate((pieces[:2], pieces, pieces)):
         source = Source(tenant, shop.accounts[0], "CAMPAIGN", "USD", UUID(int=number + 1), clock.now())
         async with database.worker() as tx:
-            await pipeline.write(tx, source, some, [DAY], kind="DELTA", mode="latest")
+            await pipeline.write(tx, source, some, kind="DELTA", mode="latest")
     [row] = (await adstats.reading.stats(tenant, StatsQuery(DAY, NEXT))).totals
     assert (row.spend, row.impressions, row.factor) == (6, 6, 1)

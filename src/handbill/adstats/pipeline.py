@@ -32,18 +32,20 @@ def complete(rows: Sequence[RawStatRow], entities: Iterable[Entity], days: Seque
     return [*told.values(), *missing]
 
 
-async def write(
-    tx: Tx, source: Source, rows: Sequence[RawStatRow], days: Sequence[date], *, kind: Kind, mode: Mode
-) -> Written:
+async def write(tx: Tx, source: Source, rows: Sequence[RawStatRow], *, kind: Kind, mode: Mode) -> Written:
     """All stages of one answer. The seller's lock is held to the end of the transaction."""
     increments = kind == "DELTA"
     await store.lock_seller(tx, source.tenant)
-    raw = 0
+    fresh: list[tuple[UUID, date]] = []
     for start in range(0, len(rows), CHUNK):
-        raw += await store.write_raw(tx, source, rows[start : start + CHUNK], increments=increments)
-    daily = await _daily(tx, source, [(row.entity_id, row.day) for row in rows], kind=kind, mode=mode)
-    sellpage = await store.roll_sellpages(tx, source.tenant, days, AD_SOURCE) if source.level == "CAMPAIGN" else 0
-    return Written(raw, daily, sellpage)
+        fresh += await store.write_raw(tx, source, rows[start : start + CHUNK], increments=increments)
+    # Added up, a day grows with every answer; else only with one that told something new.
+    moved = [(row.entity_id, row.day) for row in rows] if mode == "sum" else fresh
+    daily = await _daily(tx, source, moved, kind=kind, mode=mode)
+    sellpage = 0
+    if daily and source.level == "CAMPAIGN":
+        sellpage = await store.roll_sellpages(tx, source.tenant, sorted({day for _, day in moved}), AD_SOURCE)
+    return Written(len(fresh), daily, sellpage)
 
 
 async def rebuild(tx: Tx, source: Source, first: date, last: date, *, kind: Kind, mode: Mode) -> Written:

@@ -186,7 +186,8 @@ async def make_month(tx: Tx, month: date) -> None:
     await tx.fetchval(S.raw_month, month)
 
 
-async def write_raw(tx: Tx, source: Source, rows: Sequence[RawStatRow], *, increments: bool) -> int:
+async def write_raw(tx: Tx, source: Source, rows: Sequence[RawStatRow], *, increments: bool) -> list[tuple[UUID, date]]:
+    """The (entity, day) pairs of which something new was told."""
     columns: list[list[Any]] = [
         [row.entity_id for row in rows],
         [row.external_id or "" for row in rows],
@@ -196,7 +197,7 @@ async def write_raw(tx: Tx, source: Source, rows: Sequence[RawStatRow], *, incre
     if increments:
         columns.append([row.piece for row in rows])
     head = (source.tenant, source.connection, source.level, source.sync_id, source.fetched_at)
-    return int(await tx.fetchval(S.add_raw if increments else S.write_raw, *head, *columns))
+    return [tuple(row) for row in await tx.fetch(S.add_raw if increments else S.write_raw, *head, *columns)]
 
 
 async def write_daily(

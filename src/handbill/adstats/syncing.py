@@ -126,7 +126,7 @@ class Syncing:
         depth = cadence.depth(question.date_from, question.date_to, now, shown.time_zone, shown.look_back_days)
         await self._make_months(days, now.date())
         async with self._database.worker() as tx:
-            written = await pipeline.write(tx, source, rows, days, kind=provider.kind, mode=self._mode)
+            written = await pipeline.write(tx, source, rows, kind=provider.kind, mode=self._mode)
             await store.note_synced(tx, source, depth)
         metrics.ADSTATS_ROWS.labels("raw").inc(written.raw)
         metrics.ADSTATS_ROWS.labels("daily").inc(written.daily)

@@ -43,9 +43,9 @@ with told as (
     from compared c
     where not c.same and (c.known is not null or c.spend > 0 or c.purchase_value > 0
         or greatest(c.impressions, c.link_clicks, c.content_views, c.add_to_cart, c.checkout_initiated, c.purchases) > 0)
-    returning 1
+    returning entity_id, date_start
 )
-select count(*)::int from fresh
+select entity_id, date_start from fresh
 
 -- name: add_raw
 -- Stage 1, for answers that are increments: each piece once, however often it is told.
@@ -66,9 +66,9 @@ with told as (
         select from adstats.ad_stats_raw r where r.tenant_id = $1 and r.entity_id = t.entity_id
           and r.date_start = t.date_start and r.piece = t.piece)
     on conflict do nothing
-    returning 1
+    returning entity_id, date_start
 )
-select count(*)::int from fresh
+select entity_id, date_start from fresh
 
 -- name: write_daily
 -- Stage 2: each day anew from its raw rows, and into the ledger when that changed what we believe. $8: add up all
