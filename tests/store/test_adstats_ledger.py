@@ -9,6 +9,8 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from handbill.adstats import store
+from handbill.adstats.dispatch import PARTS_AT_ONCE
 from handbill.adstats.model import LEVELS, Figures
 from handbill.adstats.providers.mock import LATE_DAYS, Manners, told
 from handbill.adstats.providers.port import Account, Question
@@ -86,7 +88,7 @@ async def test_four_weeks_of_restatement_end_in_the_truth_and_every_days_belief_
 
 
 @asynccontextmanager
-async def a_process(engines: Engines, clock: FakeClock) -> AsyncIterator[AdstatsService]:
+async def a_process(engines: Engines, clock: FakeClock, prefix: str = "") -> AsyncIterator[AdstatsService]:
     """Adapters of its own: a process that dies takes them along."""
     name = f"dying-{uuid.uuid4().hex}"
     database = Database(derive(f"{engines.postgres_url}?application_name={name}"), app_size=1, worker_size=1)
@@ -94,7 +96,7 @@ async def a_process(engines: Engines, clock: FakeClock) -> AsyncIterator[Adstats
     await database.start()
     await redis.start()
     try:
-        yield service(database, redis, clock)
+        yield service(database, redis, clock, prefix=prefix or None)
     finally:
         await redis.stop()
         await database.stop()
@@ -133,3 +135,38 @@ async def test_death_at_every_point_of_a_sync_leaves_what_one_sync_leaves(
     assert points > 15
     ledger = (await state(database, tenant))[1]
     assert len(ledger) == (turn[0] + 1) * len(shop.entities)  # one belief a day, however often it was said
+
+
+async def test_a_backfill_that_was_begun_is_ended_whoever_died_beginning_it(
+    engines: Engines, database: Database, redis: Redis, tenant: int, unique: Callable[[str], str]
+) -> None:
+    clock = FakeClock()
+    prefix = unique("bull")
+    adstats = service(database, redis, clock, prefix=prefix)
+    shop = await a_shop(adstats, database, tenant, tree=((1,),))
+    first = clock.now().date() - 60 * DAY
+    turn = [0]
+
+    async def attempt() -> None:
+        turn[0] += 1
+        day = first + turn[0] * DAY
+        async with a_process(engines, clock, prefix) as dying:
+            await dying.dispatch.backfill(tenant, day, day, actor="test")
+
+    async def check(number: int, name: str) -> None:
+        """Half a backfill is none: it has all its parts, or it is not there."""
+        assert all(one.parts == len(LEVELS) for one in (await adstats.dispatch.backfills(tenant, None, 100)).items)
+
+    assert await enumerate_points(attempt, check, what="a backfill's beginning") > 10
+    begun = (await adstats.dispatch.backfills(tenant, None, 100)).items
+    assert 0 < len(begun) < turn[0]
+    told = await adstats.dispatch.tick(tenant)  # whatever the dead had put into the queue, the next parts are in it now
+    async with database.worker() as tx:
+        waiting = await store.waiting_parts(tx, 1_000, tenant)
+    assert {job.job_id for _, job in waiting[:PARTS_AT_ONCE]} <= set(told.jobIds)
+    assert len(waiting) == len(LEVELS) * len(begun)
+    for _, job in waiting:
+        assert (await adstats.syncing.run(tenant, job)).parts == 1
+    assert {one.state for one in (await adstats.dispatch.backfills(tenant, None, 100)).items} == {"done"}
+    query = StatsQuery(first, clock.now().date(), "AD", ("day",))
+    assert len((await adstats.reading.stats(shop.tenant, query)).rows) == len(begun)

@@ -31,7 +31,7 @@ __all__ = ["STATE", "AdstatsService", "Explained", "StatsAnswer", "StatsQuery", 
 _log = logs.get("adstats")
 _VOLATILE = frozenset({"updated_at"})
 STATE = (
-    StateTable("adstats.fb_connections", ("tenant_id", "connection_id"), _VOLATILE | {"token_sealed"}),
+    StateTable("adstats.fb_connections", ("tenant_id", "connection_id"), _VOLATILE),
     StateTable("adstats.sellpages", ("tenant_id", "sellpage_id"), _VOLATILE),
     StateTable("adstats.entities", ("tenant_id", "entity_id"), _VOLATILE),
     StateTable(
