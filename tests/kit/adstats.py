@@ -60,12 +60,13 @@ def service(
     mode: Mode = "latest",
     providers: dict[ProviderName, StatProvider] | None = None,
     prefix: str | None = None,
+    seals: Sealer = SEALS,
 ) -> AdstatsService:
     """Queues under a prefix of their own: other tests' workers must not take our jobs."""
     jobs = JobsService(database, redis, prefix=prefix or f"bull-{uuid.uuid4().hex[:12]}")
     mock = MockProvider(clock, manners)
     given: dict[ProviderName, StatProvider] = providers or {"MOCK": mock, "META": mock}
-    return AdstatsService(database, jobs, Audit(clock, Ids(clock)), SEALS, given, clock, mode=mode)
+    return AdstatsService(database, jobs, Audit(clock, Ids(clock)), seals, given, clock, mode=mode)
 
 
 @dataclass

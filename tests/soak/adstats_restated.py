@@ -87,7 +87,13 @@ async def read_all(chaos: Chaos, adstats: AdstatsService, first: date) -> None:
                 else:
                     break
 
-    await asyncio.gather(*(lane() for _ in range(5)))
+    lanes = [asyncio.ensure_future(lane()) for _ in range(5)]
+    try:
+        await asyncio.gather(*lanes)
+    finally:  # the dead do nothing more
+        for task in lanes:
+            task.cancel()
+        await asyncio.gather(*lanes, return_exceptions=True)
 
 
 async def killed(chaos: Chaos, postgres: str, redis: str, first: date) -> None:

@@ -20,6 +20,8 @@ from handbill.adstats.reading import StatsQuery
 from handbill.fake_graph.insights import FakeAccount, InsightsState, routes
 from handbill.infra.postgres import Database
 from handbill.infra.redis import Redis
+from handbill.kit.errors import Invalid
+from handbill.tenants.seals import Sealer
 from tests.kit.adstats import FakeClock, Shop, service
 
 DAY = date(2026, 2, 19)
@@ -186,6 +188,8 @@ async def test_a_whole_account_from_import_to_sellpage_and_a_dead_token(
         ]
         assert len(set(sums)) == 1
         assert sums[0] > 0
+        with pytest.raises(Invalid):
+            await adstats.reading.stats(tenant, StatsQuery(DAY, DAY + timedelta(days=1), zone="Mars/Olympus"))
         account.token = "changed"
         ended = await adstats.syncing.run(tenant, shop.job(DAY, DAY, "CAMPAIGN"))
         assert len(ended.dead) == 1
@@ -193,9 +197,14 @@ async def test_a_whole_account_from_import_to_sellpage_and_a_dead_token(
         dead = await adstats.editor.connection(tenant, connection.connection_id)
         assert dead.token_state == "dead"
         assert (await adstats.syncing.run(tenant, shop.job(DAY, DAY, "CAMPAIGN"))).accounts == 0
+        stranger = service(
+            database, redis, clock, providers={"META": provider, "MOCK": provider}, seals=Sealer(b"x" * 32)
+        )
         patch = ConnectionPatch(access_token="changed")
         back = await adstats.editor.change_connection(
             tenant, connection.connection_id, patch, version=None, actor="test"
         )
         assert (back.token_state, back.token_note) == ("valid", None)
         assert (await adstats.syncing.run(tenant, shop.job(DAY, DAY, "CAMPAIGN"))).dead == []
+        closed = await stranger.syncing.run(tenant, shop.job(DAY, DAY, "CAMPAIGN"))
+        assert [str(error) for error in closed.trouble] == ["the token does not open with this installation's seal key"]

@@ -8,15 +8,27 @@ from __future__ import annotations
 import zoneinfo
 from collections.abc import Iterable
 from datetime import date, datetime, timedelta
+from functools import cache
 from uuid import UUID
 
 from handbill.adstats.model import Due, Level, SyncJob
+from handbill.kit.errors import Fault, Invalid
 
 TICK = timedelta(minutes=5)
 HOUR = timedelta(hours=1)
 DAY = timedelta(days=1)
 SLACK = timedelta(seconds=30)
 """A tick comes a little early or late; half a minute must not cost a whole turn."""
+
+
+@cache
+def _zones() -> frozenset[str]:
+    return frozenset(zoneinfo.available_timezones())
+
+
+def check_zone(name: str, field: str) -> None:
+    if name not in _zones():
+        raise Invalid(f"{name!r} is no time zone we know.", faults=[Fault(field, "an IANA name, like Europe/Paris")])
 
 
 def today(now: datetime, zone: str) -> date:

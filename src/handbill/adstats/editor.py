@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zoneinfo
 from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any, TypeVar
@@ -11,7 +10,7 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET, structs
 
-from handbill.adstats import store
+from handbill.adstats import cadence, store
 from handbill.adstats.model import (
     AD_SOURCE,
     Connection,
@@ -61,7 +60,7 @@ class Editor:
     # --- connections
 
     async def create_connection(self, tenant: int, new: NewConnection, *, actor: str) -> Connection:
-        _check_zone(new.time_zone)
+        cadence.check_zone(new.time_zone, "time_zone")
         now = self._clock.now()
         look_back = new.look_back_days or self._look_backs[new.provider]
         made = Connection(
@@ -284,8 +283,3 @@ def check_money(amount: Decimal) -> None:
     """What fits the column: finite, not below zero, fourteen digits before the point and four after."""
     if not amount.is_finite() or not 0 <= amount < MOST_MONEY or amount != round(amount, 4):
         raise _refused("budget", "must be a number from 0 to 99999999999999 with at most four places")
-
-
-def _check_zone(name: str) -> None:
-    if name not in zoneinfo.available_timezones():
-        raise _refused("time_zone", "must be an IANA name, like Europe/Paris")

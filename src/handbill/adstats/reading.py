@@ -15,7 +15,7 @@ from uuid import UUID
 
 import msgspec
 
-from handbill.adstats import rounding, store
+from handbill.adstats import cadence, rounding, store
 from handbill.adstats.funnel import FIGURES
 from handbill.adstats.model import Level
 from handbill.infra.postgres import Database, Tx
@@ -148,6 +148,8 @@ class Reading:
 
     async def stats(self, tenant: int, query: StatsQuery) -> StatsAnswer:
         check_range(query.start, query.end)
+        if query.zone is not None:
+            cadence.check_zone(query.zone, "zone")
         args: list[Any] = [
             tenant, query.start, query.end, query.level, list(query.entities) or None, "day" in query.by,
             "entity" in query.by, "sellpage" in query.by, list(query.sellpages) or None, query.connection,

@@ -23,6 +23,7 @@ from handbill.adstats.providers.port import (
 from handbill.adstats.store import Kept, Source
 from handbill.infra.postgres import Database
 from handbill.kit.clock import Clock
+from handbill.kit.errors import Broken
 from handbill.kit.ids import Ids
 from handbill.kit.telemetry import logs, metrics
 
@@ -165,7 +166,10 @@ class Syncing:
 
     def _opened(self, tenant: int, kept: Kept) -> Account:
         shown = kept.shown
-        token = self._seals.open(kept.sealed, place(tenant, shown.connection_id)).decode() if kept.sealed else ""
+        try:
+            token = self._seals.open(kept.sealed, place(tenant, shown.connection_id)).decode() if kept.sealed else ""
+        except Broken:  # this account's trouble alone; a new token, or the old seal key, mends it
+            raise ProviderError("the token does not open with this installation's seal key") from None
         return Account(shown.connection_id, shown.external_id, shown.currency, shown.time_zone, token)
 
     async def _died(self, tenant: int, job: SyncJob, kept: Kept, why: str) -> None:

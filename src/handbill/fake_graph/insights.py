@@ -69,6 +69,12 @@ class InsightsState:
     calls: list[str] = field(default_factory=list)
 
 
+def demo() -> InsightsState:
+    """One account to try things with: number 1000, token `fake`, two campaigns."""
+    tree = {"11": {"21": ["31", "32"], "22": ["33"]}, "12": {"23": ["34"]}}
+    return InsightsState({"1000": FakeAccount("1000", "fake", tree=tree, budgets={"11": 10_000, "12": 5_000})})
+
+
 def routes(state: InsightsState) -> list[web.RouteDef]:
     """The route table. Report ids have eighteen digits and begin with 9, so that no other object is taken for one."""
     report = VERSION + r"/{report:9[0-9]{17}}"
