@@ -138,7 +138,7 @@ def test_every_queue_of_the_table_can_work() -> None:
         assert row.attempts >= 1
         assert row.concurrency >= 1
         assert row.keep_failed.count, "dead letters are read from the failed set"
-    assert defaults_of("ad_stats").attempts == 4
+    assert defaults_of("stats-sync").attempts == 4
 
 
 def test_a_workers_name_is_what_bull_board_looks_for() -> None:

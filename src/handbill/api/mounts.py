@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from types import ModuleType
 
+from handbill.adstats import routes as adstats
 from handbill.banners import routes as banners
 from handbill.events import routes as events
 from handbill.insights import routes as insights
 from handbill.jobs import routes as jobs
 from handbill.people import routes as people
+from handbill.reports import routes as reports
 from handbill.segments import routes as segments
 from handbill.tenants import routes as tenants
 
@@ -20,6 +22,8 @@ MOUNTS: dict[str, ModuleType] = {
     "people": people,
     "segments": segments,
     "insights": insights,
+    "adstats": adstats,
+    "reports": reports,
 }
 
 FASTLANES: tuple[str, ...] = ("banners", "capture")

@@ -35,7 +35,7 @@ from handbill.tenants.service import TenantService
 
 __all__ = [
     "CHUNK", "STATE", "BannerSink", "BannersService", "Catalogue", "CatalogueBook", "Refused", "ShowPolicy",
-    "ThrottlePolicy", "lines",
+    "StatsQuery", "ThrottlePolicy", "lines",
 ]  # fmt: skip
 
 _TOUCHED = frozenset({"updated_at", "limits_raised_at"})  # the back-fill clears the latter in its own time

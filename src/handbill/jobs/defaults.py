@@ -47,7 +47,7 @@ TABLE: dict[str, QueueDefaults] = {
     "upload_chunks": QueueDefaults(concurrency=50, limit=Limit(rate=0, burst=1)),
     "import_persistence": QueueDefaults(concurrency=8, limit=Limit(rate=0, burst=1)),
     "message_dispatch": QueueDefaults(concurrency=20, keep_completed=Keep(count=1_000)),
-    "ad_stats": QueueDefaults(attempts=4, backoff=AD_SYNC_DELAYS, concurrency=5),
+    "stats-sync": QueueDefaults(attempts=4, backoff=AD_SYNC_DELAYS, concurrency=5, keep_failed=Keep(count=50)),
     "webhooks": QueueDefaults(attempts=8, backoff=Backoff("exponential", delay_ms=5_000, jitter=0.5), concurrency=20),
     "system": QueueDefaults(concurrency=4, limit=UNLIMITED),
 }

@@ -168,6 +168,18 @@ CODES: dict[str, str] = {
     "BAD_DECISION_TOKEN": "The token was not given out for this banner and user; nothing was counted.",
     "DURATION_TOO_LONG": "The view lasted longer than the time since its decision; nothing was counted.",
     "LINK_NOT_FOUND": "The link was never given out, is too old, or its banner leads nowhere any more.",
+    # --- ad stats
+    "AD_ACCOUNT_TAKEN": "The ad account is connected already; change that connection instead.",
+    "AD_CONNECTION_NOT_FOUND": "There is no such ad account in this tenant.",
+    "AD_ENTITY_NOT_FOUND": "There is no such campaign, ad set or ad in this tenant.",
+    "AD_ENTITY_TAKEN": "The ad account has another entity of this type and external id; nothing was changed.",
+    "AD_PLATFORM": "The ad platform did not answer as it should; nothing was changed, try again.",
+    "AD_TOKEN_DEAD": "The ad platform no longer accepts the token; connect the account again.",
+    "BACKFILL_NOT_FOUND": "There is no such backfill in this tenant.",
+    "NO_AD_ACCOUNT": "No ad account is connected, or none whose token is alive; nothing was started.",
+    "RAW_GONE": "The raw rows of these days are gone, and nothing can be added up without them.",
+    "SELLPAGE_IN_USE": "Campaigns lead to this sellpage; nothing was changed.",
+    "SELLPAGE_NOT_FOUND": "There is no such sellpage in this tenant.",
     "TOO_MANY_ROWS": "The answer would have more than 10,000 rows; ask for less.",
     # --- segments
     "SEGMENT_NOT_FOUND": "There is no such segment.",

@@ -313,6 +313,29 @@ class Insights(msgspec.Struct, frozen=True):
     ] = 4
 
 
+class Adstats(msgspec.Struct, frozen=True):
+    mode: Annotated[
+        Literal["latest", "sum"],
+        Meta(description="How a day is made of a platform's answers: the newest one, or all of them added up."),
+    ] = "latest"
+    sync_cron: Annotated[
+        str, Meta(min_length=9, description="When ad accounts are looked through for what is due (cron, UTC).")
+    ] = "*/5 * * * *"
+    raw_days: Annotated[
+        int, Meta(ge=1, description="Days after which a month of an ad platform's answers may go; the ledger stays.")
+    ] = 35
+    meta_url: Annotated[HttpUrl, Meta(description="Where Meta's Graph API answers.")] = "https://graph.facebook.com"
+    meta_version: Annotated[
+        str, Meta(pattern=r"^v[0-9]{1,3}[.][0-9]$", description="The version of the Graph API that is asked for.")
+    ] = "v23.0"
+    meta_app_secret: Annotated[
+        str | None, Meta(description="Proves to Meta that calls come from your app; unset sends none.", extra=SECRET)
+    ] = None
+    meta_poll_ms: Annotated[
+        int, Meta(ge=10, description="How often Meta is asked whether an asynchronous report is ready.")
+    ] = 2_000
+
+
 class Settings(msgspec.Struct, frozen=True):
     """All of it. Built by `settings.load`, handed to the wiring, read by nobody else."""
 
@@ -336,3 +359,4 @@ class Settings(msgspec.Struct, frozen=True):
     events: Events = Events()
     insights: Insights = Insights()
     banners: Banners = Banners()
+    adstats: Adstats = Adstats()

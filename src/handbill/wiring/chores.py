@@ -188,6 +188,7 @@ PLANS: tuple[Plan, ...] = (
     Plan("consume", "incoming", IncomingDrain),
     Plan("consume", "segments", SegmentsKeeper),
     Plan("jobs", "jobs:banners", queues.banners_worker),
+    Plan("jobs", "jobs:stats-sync", queues.stats_sync_worker),
     Plan("jobs", "jobs:system", queues.system_worker),
     Plan("cron", "cron", queues.cron),
     Plan("cron", "leader", _leader),

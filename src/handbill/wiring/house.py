@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Literal, Protocol
 from uuid import UUID
 
+from handbill.adstats.providers.meta import MetaPolicy, MetaProvider
+from handbill.adstats.providers.mock import MockProvider
+from handbill.adstats.service import AdstatsService
 from handbill.banners.service import BannersService, Catalogue, CatalogueBook, ShowPolicy, ThrottlePolicy
 from handbill.caps.service import CapsService
 from handbill.events.capture import Capture, CapturePolicy
@@ -28,8 +31,11 @@ from handbill.jobs.pressure import PressureLimits
 from handbill.jobs.service import JobsService, RelayPolicy
 from handbill.kit.telemetry import logs
 from handbill.people.service import PeopleService
+from handbill.reports.service import ReportsService
+from handbill.reports.touches import Touches
 from handbill.segments.service import SegmentsService
 from handbill.settings import Settings
+from handbill.tenants.seals import Sealer
 from handbill.tenants.service import TenantService
 from handbill.wiring import addresses, schema, secrets
 
@@ -83,6 +89,8 @@ class House:
         self.tenants.erasures.join("history", history.erase, history.export)
         self.tenants.erasures.join("people", self.people.erase, self.people.export, last=True)
         self.tenants.erasures.siblings = self.people.siblings
+        self.adstats = _adstats(self)
+        self.reports = ReportsService(self.adstats, self.banners, Touches(self.clickhouse))
 
         self._core: tuple[tuple[str, Part], ...] = (
             ("postgres", self.database),
@@ -91,6 +99,7 @@ class House:
             ("clock", self.clock),
             ("tenants", self.tenants),
             ("journal", self.journal),
+            ("adstats", self.adstats),
         )
         self._serving: tuple[tuple[str, Part], ...] = (
             ("catalogue", self.catalogue),
@@ -262,6 +271,26 @@ def _banners(house: House) -> BannersService:
         ),
         segments=house.segments,
         clickhouse=house.clickhouse,
+    )
+
+
+def _adstats(house: House) -> AdstatsService:
+    given = house.settings.adstats
+    meta = MetaPolicy(
+        url=given.meta_url,
+        version=given.meta_version,
+        app_secret=given.meta_app_secret or "",
+        poll_s=given.meta_poll_ms / 1000,
+    )
+    return AdstatsService(
+        house.database,
+        house.jobs,
+        house.tenants.audit,
+        Sealer(secrets.derived(house.settings, "ad account tokens")),
+        {"MOCK": MockProvider(house.clock), "META": MetaProvider(house.clock, meta)},
+        house.clock,
+        mode=given.mode,
+        raw_days=given.raw_days,
     )
 
 

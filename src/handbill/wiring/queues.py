@@ -6,6 +6,10 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
+from handbill.adstats.tasks import CRON as ADSTATS_CRON
+from handbill.adstats.tasks import JOBS as ADSTATS_JOBS
+from handbill.adstats.tasks import QUEUE as STATS_SYNC
+from handbill.adstats.tasks import AdstatsTasks
 from handbill.banners.tasks import JOBS as BANNER_JOBS
 from handbill.banners.tasks import QUEUE as BANNERS
 from handbill.banners.tasks import BannerTasks
@@ -25,10 +29,11 @@ JOBS = {
     "cron.stats_audit": "Compare a few days of the stats with a recount, and look for days that were never rolled up.",
     "cron.parked_heal": "Send events that the database refused through the pipeline again, three times at most.",
     "cron.retention": "Make months ahead, drop months nobody needs, forget keys past the horizon.",
+    **ADSTATS_CRON,
 }
 """The jobs of the queue `system`, each started by the clock."""
 
-CATALOGUE: dict[str, dict[str, str]] = {BANNERS: BANNER_JOBS, SYSTEM: JOBS}
+CATALOGUE: dict[str, dict[str, str]] = {BANNERS: BANNER_JOBS, STATS_SYNC: ADSTATS_JOBS, SYSTEM: JOBS}
 """Every queue of the product and the jobs it carries, for the reference page."""
 
 DIRTY_REST = timedelta(seconds=30)
@@ -55,6 +60,7 @@ class SystemTasks:
         self._events = house.events
         self._clock = house.clock
         self._history = shipping.history(house)
+        self._adstats = AdstatsTasks(house.adstats, house.clock)
 
     async def rollup_dirty(self, job: Job, ctx: Any) -> int:
         return len(await self._banners.rollup.dirty(rest=DIRTY_REST))
@@ -79,6 +85,7 @@ class SystemTasks:
             "cron.stats_audit": self.audit,
             "cron.parked_heal": self.heal,
             "cron.retention": self.retention,
+            **self._adstats.cron_handlers(),
         }
 
 
@@ -91,6 +98,8 @@ def schedules(house: House) -> list[Schedule]:
         "cron.stats_audit": "*/10 * * * *",
         "cron.parked_heal": "*/5 * * * *",
         "cron.retention": given.retention_cron,
+        "cron.adstats": house.settings.adstats.sync_cron,
+        "cron.adstats_retention": given.retention_cron,
     }
     return [Schedule(id=name, queue=SYSTEM, name=name, cron=cron) for name, cron in times.items()]
 
@@ -101,6 +110,10 @@ def banners_worker(house: House, pulse: Pulse) -> JobWorker:
 
 def system_worker(house: House, pulse: Pulse) -> JobWorker:
     return _worker(house, SYSTEM, SystemTasks(house).handlers(banner_tasks(house)), pulse)
+
+
+def stats_sync_worker(house: House, pulse: Pulse) -> JobWorker:
+    return _worker(house, STATS_SYNC, AdstatsTasks(house.adstats, house.clock).handlers(), pulse)
 
 
 def _worker(house: House, queue: str, handlers: Mapping[str, Any], pulse: Pulse) -> JobWorker:

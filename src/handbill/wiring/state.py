@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from handbill.adstats.service import STATE as ADSTATS
 from handbill.banners.service import STATE as BANNERS
 from handbill.caps.service import STATE as CAPS
 from handbill.events.service import STATE as EVENTS
@@ -11,7 +12,7 @@ from handbill.people.service import STATE as PEOPLE
 from handbill.segments.service import STATE as SEGMENTS
 from handbill.tenants.service import STATE as TENANTS
 
-TABLES: tuple[StateTable, ...] = (*TENANTS, *JOBS, *EVENTS, *CAPS, *BANNERS, *PEOPLE, *SEGMENTS)
+TABLES: tuple[StateTable, ...] = (*TENANTS, *JOBS, *EVENTS, *CAPS, *BANNERS, *PEOPLE, *SEGMENTS, *ADSTATS)
 
 REBUILT = (
     "hb:c:", "hb:caps:", "hb:event_names:", "hb:event_property_names:", "hb:incoming:", "hb:p:", "hb:person:",

@@ -116,6 +116,7 @@ class Shell:
         silent = stuck([self._own, *self._pulses])
         return not silent, {
             "status": "stuck" if silent else "ok",
+            "queue": "stats-sync",
             "uptime": round(self._house.clock.monotonic() - self._started),
             "stuck": silent,
             "chores": {pulse.name: {"done": pulse.done, "errors": pulse.errors} for pulse in self._pulses},

@@ -176,3 +176,14 @@ PROJECTION_FILLS = Counter(
 PEOPLE_FOLDED = Counter("handbill_people_folded", "Marked ids whose people were worked out, by sort", ("sort",))
 PEOPLE_REFOLDS = Counter("handbill_people_refolds", "Components folded anew: a late edge, or one undone")
 PEOPLE_MENDED = Counter("handbill_people_mended", "Tenants for whom a crash had left people unfolded or untold")
+
+# --- ad stats
+ADSTATS_SYNCS = Counter("handbill_adstats_syncs", "Sync jobs by level and by how they ended", ("level", "outcome"))
+ADSTATS_ROWS = Counter("handbill_adstats_rows", "Rows that syncs wrote, by stage; unchanged ones are not", ("stage",))
+ADSTATS_FETCH_SECONDS = Histogram(
+    "handbill_adstats_fetch_seconds", "Time of one answer of an ad platform", ("provider",)
+)
+ADSTATS_TOKENS_DEAD = Counter(
+    "handbill_adstats_tokens_dead", "Ad accounts whose token died and that must be reconnected"
+)
+ADSTATS_UNMATCHED = Counter("handbill_adstats_unmatched", "Rows of a platform about entities that nobody has imported")

@@ -1,0 +1,83 @@
+"""Which days of an ad account are due: today every time, yesterday hourly, the rest of the look-back once a day.
+
+Days are the account's own. Due spans nest, so that one range from the oldest due day to today says it all.
+"""
+
+from __future__ import annotations
+
+import zoneinfo
+from collections.abc import Iterable
+from datetime import date, datetime, timedelta
+from functools import cache
+from uuid import UUID
+
+from handbill.adstats.model import Due, Level, SyncJob
+from handbill.kit.errors import Fault, Invalid
+
+TICK = timedelta(minutes=5)
+HOUR = timedelta(hours=1)
+DAY = timedelta(days=1)
+SLACK = timedelta(seconds=30)
+"""A tick comes a little early or late; half a minute must not cost a whole turn."""
+
+
+@cache
+def _zones() -> frozenset[str]:
+    return frozenset(zoneinfo.available_timezones())
+
+
+def check_zone(name: str, field: str) -> None:
+    if name not in _zones():
+        raise Invalid(f"{name!r} is no time zone we know.", faults=[Fault(field, "an IANA name, like Europe/Paris")])
+
+
+def today(now: datetime, zone: str) -> date:
+    return now.astimezone(zoneinfo.ZoneInfo(zone)).date()
+
+
+def span(due: Due, now: datetime) -> tuple[date, date] | None:
+    """The first and last day to read now; None while even today is fresh."""
+    last = today(now, due.time_zone)
+    if _stale(due.daily_at, now, DAY):
+        return last - due.look_back_days * DAY, last
+    if _stale(due.hourly_at, now, HOUR):
+        return last - DAY, last
+    return (last, last) if _stale(due.synced_at, now, TICK) else None
+
+
+def _stale(at: datetime | None, now: datetime, pace: timedelta) -> bool:
+    return at is None or now - at >= pace - SLACK
+
+
+def depth(first: date, last: date, now: datetime, zone: str, look_back: int) -> tuple[bool, bool, bool]:
+    """Whether a span that was read covers today, yesterday too, and the whole look-back."""
+    present = today(now, zone)
+    if not first <= present <= last:
+        return False, False, False
+    return True, first <= present - DAY, first <= present - look_back * DAY
+
+
+def jobs_for(dues: Iterable[Due], now: datetime) -> list[tuple[int, SyncJob]]:
+    """One job per seller and level, wide enough for all of the seller's connections."""
+    wide: dict[tuple[int, UUID, Level], tuple[date, date]] = {}
+    for due in dues:
+        found = span(due, now)
+        if found is not None:
+            key = (due.tenant_id, due.seller, due.level)
+            known = wide.get(key, found)
+            wide[key] = min(known[0], found[0]), max(known[1], found[1])
+    return [(tenant, SyncJob(seller, first, last, level)) for (tenant, seller, level), (first, last) in wide.items()]
+
+
+def days(first: date, last: date) -> list[date]:
+    return [first + number * DAY for number in range((last - first).days + 1)]
+
+
+def pieces(first: date, last: date, size: int) -> list[tuple[date, date]]:
+    """A long range in parts of at most `size` days, newest first: what is asked for most is there soonest."""
+    found = []
+    while last >= first:
+        begin = max(first, last - (size - 1) * DAY)
+        found.append((begin, last))
+        last = begin - DAY
+    return found

@@ -1,0 +1,285 @@
+"""Changes of what runs: connections, sellpages, campaigns, ad sets, ads. Each one transaction with its audit row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any, TypeVar
+from uuid import UUID
+
+import msgspec
+from msgspec import UNSET, structs
+
+from handbill.adstats import cadence, store
+from handbill.adstats.model import (
+    AD_SOURCE,
+    Connection,
+    ConnectionPatch,
+    Entity,
+    EntityPatch,
+    NewConnection,
+    NewEntity,
+    NewSellpage,
+    ProviderName,
+    Sellpage,
+    SellpagePatch,
+    SyncState,
+    TokenState,
+)
+from handbill.adstats.syncing import Seals, place
+from handbill.infra.postgres import Database, Tx, UniqueViolation
+from handbill.kit import etags, pages
+from handbill.kit.clock import Clock
+from handbill.kit.errors import Conflict, Fault, Invalid, NotFound
+from handbill.kit.ids import Ids
+from handbill.kit.pages import Page
+from handbill.tenants.service import Audit
+
+T = TypeVar("T")
+MOST_MONEY = Decimal(10) ** 14
+ABOVE = {"ADSET": "CAMPAIGN", "AD": "ADSET"}
+
+
+class Editor:
+    def __init__(
+        self,
+        database: Database,
+        audit: Audit,
+        seals: Seals,
+        clock: Clock,
+        ids: Ids,
+        look_backs: Mapping[ProviderName, int],
+    ) -> None:
+        self._database = database
+        self._audit = audit
+        self._seals = seals
+        self._clock = clock
+        self._ids = ids
+        self._look_backs = look_backs
+
+    # --- connections
+
+    async def create_connection(self, tenant: int, new: NewConnection, *, actor: str) -> Connection:
+        cadence.check_zone(new.time_zone, "time_zone")
+        now = self._clock.now()
+        look_back = new.look_back_days or self._look_backs[new.provider]
+        made = Connection(
+            self._ids.new(), new.provider, new.external_id, new.name, new.currency, new.time_zone, look_back,
+            token_state="valid" if new.access_token else "none", token_changed_at=now if new.access_token else None,
+        )  # fmt: skip
+        sealed = self._sealed(tenant, made.connection_id, new.access_token)
+        try:
+            async with self._database.tenant(tenant) as tx:
+                kept = await store.create_connection(tx, tenant, made, sealed, now)
+                await self._note(tx, tenant, actor, "ad_connection.create", made.connection_id, None, kept.shown)
+        except UniqueViolation:
+            raise Conflict(
+                f"The account {new.external_id} is connected already; nothing was changed. Change that connection.",
+                code="AD_ACCOUNT_TAKEN",
+            ) from None
+        return kept.shown
+
+    async def connection(self, tenant: int, connection: UUID) -> Connection:
+        return (await self.kept(tenant, connection)).shown
+
+    async def kept(self, tenant: int, connection: UUID) -> store.Kept:
+        async with self._database.tenant(tenant) as tx:
+            return found(await store.find_connection(tx, tenant, connection), "AD_CONNECTION")
+
+    async def list_connections(self, tenant: int, cursor: str | None, limit: int) -> Page[Connection]:
+        async with self._database.tenant(tenant) as tx:
+            rows = await store.list_connections(tx, tenant, after(cursor), limit + 1)
+        return pages.page(rows, limit, lambda row: (str(row.connection_id),))
+
+    async def change_connection(
+        self, tenant: int, connection: UUID, patch: ConnectionPatch, *, version: int | None, actor: str
+    ) -> Connection:
+        """A new token brings a dead connection back."""
+        given = _given(patch)
+        token = given.pop("access_token", None)
+        now = self._clock.now()
+        async with self._database.tenant(tenant) as tx:
+            before = found(await store.find_connection(tx, tenant, connection, lock=True), "AD_CONNECTION")
+            etags.check(version, before.shown.version)
+            wanted, sealed = structs.replace(before.shown, **given), before.sealed
+            if token is not None:
+                valid: TokenState = "valid"
+                wanted = structs.replace(wanted, token_state=valid, token_note=None, token_changed_at=now)
+                sealed = self._sealed(tenant, connection, token)
+            kept = await store.update_connection(tx, tenant, wanted, sealed, now)
+            await self._note(tx, tenant, actor, "ad_connection.change", connection, before.shown, kept.shown)
+        return kept.shown
+
+    async def disconnect(self, tenant: int, connection: UUID, *, version: int | None, actor: str) -> None:
+        """No more syncs, and the token is forgotten. What was read stays."""
+        now = self._clock.now()
+        gone: TokenState = "none"
+        async with self._database.tenant(tenant) as tx:
+            before = found(await store.find_connection(tx, tenant, connection, lock=True), "AD_CONNECTION")
+            etags.check(version, before.shown.version)
+            wanted = structs.replace(before.shown, is_active=False, token_state=gone, token_note=None)
+            kept = await store.update_connection(tx, tenant, wanted, None, now)
+            await self._note(tx, tenant, actor, "ad_connection.disconnect", connection, before.shown, kept.shown)
+
+    async def sync_states(self, tenant: int, connection: UUID | None = None) -> list[SyncState]:
+        async with self._database.tenant(tenant) as tx:
+            return await store.sync_states(tx, tenant, connection)
+
+    # --- sellpages
+
+    async def create_sellpage(self, tenant: int, new: NewSellpage, *, actor: str) -> Sellpage:
+        async with self._database.tenant(tenant) as tx:
+            made = await store.create_sellpage(tx, tenant, self._ids.new(), new.name, new.url, self._clock.now())
+            await self._note(tx, tenant, actor, "sellpage.create", made.sellpage_id, None, made)
+        return made
+
+    async def sellpage(self, tenant: int, page: UUID) -> Sellpage:
+        async with self._database.tenant(tenant) as tx:
+            return found(await store.find_sellpage(tx, tenant, page), "SELLPAGE")
+
+    async def list_sellpages(self, tenant: int, cursor: str | None, limit: int) -> Page[Sellpage]:
+        async with self._database.tenant(tenant) as tx:
+            rows = await store.list_sellpages(tx, tenant, after(cursor), limit + 1)
+        return pages.page(rows, limit, lambda row: (str(row.sellpage_id),))
+
+    async def change_sellpage(
+        self, tenant: int, page: UUID, patch: SellpagePatch, *, version: int | None, actor: str
+    ) -> Sellpage:
+        async with self._database.tenant(tenant) as tx:
+            before = found(await store.find_sellpage(tx, tenant, page, lock=True), "SELLPAGE")
+            etags.check(version, before.version)
+            wanted = structs.replace(before, **_given(patch))
+            made = await store.update_sellpage(tx, tenant, wanted, self._clock.now())
+            await self._note(tx, tenant, actor, "sellpage.change", page, before, made)
+        return made
+
+    async def delete_sellpage(self, tenant: int, page: UUID, *, version: int | None, actor: str) -> None:
+        async with self._database.tenant(tenant) as tx:
+            before = found(await store.find_sellpage(tx, tenant, page, lock=True), "SELLPAGE")
+            etags.check(version, before.version)
+            if not await store.delete_sellpage(tx, tenant, page):
+                raise Conflict(
+                    "Campaigns lead to this sellpage; nothing was changed. Move them to another first.",
+                    code="SELLPAGE_IN_USE",
+                )
+            await self._note(tx, tenant, actor, "sellpage.delete", page, before, None)
+
+    # --- campaigns, ad sets, ads
+
+    async def create_entity(self, tenant: int, new: NewEntity, *, actor: str) -> Entity:
+        check_money(new.budget)
+        entity_id = self._ids.new()
+        try:
+            async with self._database.tenant(tenant) as tx:
+                connection, campaign = await self._above(tx, tenant, new, entity_id)
+                entity = Entity(
+                    entity_id, new.entity_type, connection, campaign, new.name, new.parent_id, new.sellpage_id,
+                    new.external_id, new.status, new.budget_type, new.budget, new.utm_campaign, new.banner_campaign_id,
+                )  # fmt: skip
+                made = await store.create_entity(tx, tenant, entity, self._clock.now())
+                await self._note(tx, tenant, actor, "ad_entity.create", made.entity_id, None, made)
+        except UniqueViolation:
+            raise Conflict(
+                f"The account has another {new.entity_type} {new.external_id}; nothing was changed.",
+                code="AD_ENTITY_TAKEN",
+            ) from None
+        return made
+
+    async def _above(self, tx: Tx, tenant: int, new: NewEntity, entity_id: UUID) -> tuple[UUID, UUID]:
+        """The connection and the campaign of a new entity, as what stands above it says."""
+        if new.entity_type == "CAMPAIGN":
+            if new.connection_id is None or new.parent_id is not None:
+                raise _refused("connection_id", "a campaign names its connection and no parent")
+            await self._sellpage_there(tx, tenant, new.sellpage_id)
+            kept = found(await store.find_connection(tx, tenant, new.connection_id), "AD_CONNECTION")
+            return kept.shown.connection_id, entity_id
+        if new.parent_id is None or new.sellpage_id is not None:
+            raise _refused("parent_id", "an ad set names its campaign, an ad its ad set, and neither a sellpage")
+        parent = found(await store.find_entity(tx, tenant, new.parent_id), "AD_ENTITY")
+        if parent.entity_type != ABOVE[new.entity_type]:
+            raise _refused("parent_id", f"must be of type {ABOVE[new.entity_type]}")
+        if new.connection_id not in (None, parent.connection_id):
+            raise _refused("connection_id", "must be the parent's")
+        return parent.connection_id, parent.campaign_id
+
+    async def entity(self, tenant: int, entity: UUID) -> Entity:
+        async with self._database.tenant(tenant) as tx:
+            return found(await store.find_entity(tx, tenant, entity), "AD_ENTITY")
+
+    async def list_entities(
+        self, tenant: int, cursor: str | None, limit: int, level: str | None, connection: UUID | None,
+        parent: UUID | None, status: str | None,
+    ) -> Page[Entity]:  # fmt: skip
+        async with self._database.tenant(tenant) as tx:
+            rows = await store.list_entities(tx, tenant, after(cursor), limit + 1, level, connection, parent, status)
+        return pages.page(rows, limit, lambda row: (str(row.entity_id),))
+
+    async def change_entity(
+        self, tenant: int, entity: UUID, patch: EntityPatch, *, version: int | None, actor: str
+    ) -> Entity:
+        """A campaign that moves to another sellpage takes its days along, in the same transaction."""
+        if patch.budget is not UNSET:
+            check_money(patch.budget)
+        async with self._database.tenant(tenant) as tx:
+            before = found(await store.find_entity(tx, tenant, entity, lock=True), "AD_ENTITY")
+            etags.check(version, before.version)
+            wanted = structs.replace(before, **_given(patch))
+            moved = wanted.sellpage_id != before.sellpage_id
+            if moved:
+                if before.entity_type != "CAMPAIGN":
+                    raise _refused("sellpage_id", "only a campaign leads to a sellpage")
+                await self._sellpage_there(tx, tenant, wanted.sellpage_id)
+                await store.lock_seller(tx, tenant)
+            made = await store.update_entity(tx, tenant, wanted, self._clock.now())
+            if moved:
+                await store.roll_sellpages(tx, tenant, await store.campaign_days(tx, tenant, entity), AD_SOURCE)
+            await self._note(tx, tenant, actor, "ad_entity.change", entity, before, made)
+        return made
+
+    # --- inside
+
+    async def _sellpage_there(self, tx: Tx, tenant: int, page: UUID | None) -> None:
+        if page is not None:
+            found(await store.find_sellpage(tx, tenant, page), "SELLPAGE")
+
+    def _sealed(self, tenant: int, connection: UUID, token: str | None) -> bytes | None:
+        return None if token is None else self._seals.seal(token.encode(), place(tenant, connection))
+
+    async def _note(
+        self, tx: Tx, tenant: int, actor: str, action: str, thing: UUID, before: msgspec.Struct | None,
+        after: msgspec.Struct | None,
+    ) -> None:  # fmt: skip
+        what = f"{action.partition('.')[0]} {thing}"
+        await self._audit.write(tx, tenant, actor=actor, action=action, object=what, before=before, after=after)
+
+
+def found(thing: T | None, what: str) -> T:
+    if thing is None:
+        raise NotFound(f"There is no such {what.lower().replace('_', ' ')}.", code=f"{what}_NOT_FOUND")
+    return thing
+
+
+def after(cursor: str | None, default: UUID = store.FIRST) -> UUID:
+    """Lists of this room are ordered by id, and their cursors hold the last one."""
+    if cursor is None:
+        return default
+    (text,) = pages.decode(cursor, (str,))
+    try:
+        return UUID(str(text))
+    except ValueError:
+        raise Invalid("The cursor is not one of ours; start again without it.", code="BAD_CURSOR") from None
+
+
+def _given(patch: msgspec.Struct) -> dict[str, Any]:
+    values = {name: getattr(patch, name) for name in patch.__struct_fields__}
+    return {name: value for name, value in values.items() if value is not UNSET}
+
+
+def _refused(field: str, reason: str) -> Invalid:
+    return Invalid(f"Nothing was changed: {field} {reason}.", faults=[Fault(field, reason)])
+
+
+def check_money(amount: Decimal) -> None:
+    """What fits the column: finite, not below zero, fourteen digits before the point and four after."""
+    if not amount.is_finite() or not 0 <= amount < MOST_MONEY or amount != round(amount, 4):
+        raise _refused("budget", "must be a number from 0 to 99999999999999 with at most four places")

@@ -1,0 +1,304 @@
+"""What runs at an ad platform, what the platform tells about it, and how both travel. Sellers are tenants."""
+
+from __future__ import annotations
+
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+Level = Literal["CAMPAIGN", "ADSET", "AD"]
+LEVELS: tuple[Level, ...] = ("CAMPAIGN", "ADSET", "AD")
+Status = Literal["ACTIVE", "PAUSED", "ARCHIVED", "DELETED"]
+BudgetType = Literal["DAILY", "LIFETIME"]
+ProviderName = Literal["MOCK", "META"]
+Kind = Literal["CUMULATIVE", "DELTA"]
+"""CUMULATIVE: each answer is the whole day so far. DELTA: each answer is what came on top."""
+Mode = Literal["latest", "sum"]
+TokenState = Literal["none", "valid", "dead"]
+
+QUEUE = "stats-sync"
+JOB = "stats-sync"
+AD_SOURCE = "META"
+
+Name = Annotated[str, Meta(min_length=1, max_length=300)]
+Money = Annotated[Decimal, Meta(description="Not below 0, at most four places.")]
+ExternalId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
+AccountId = Annotated[str, Meta(pattern=r"^[0-9]{1,32}$", description="The account's number, without `act_`.")]
+Currency = Annotated[str, Meta(pattern=r"^[A-Z]{3}$")]
+Zone = Annotated[str, Meta(min_length=1, max_length=64)]
+Utm = Annotated[str, Meta(min_length=1, max_length=200)]
+Token = Annotated[str, Meta(min_length=1, max_length=1000, pattern=r"^[!-~]+$")]
+
+
+class Figures(msgspec.Struct, frozen=True):
+    """The eight figures that add up."""
+
+    spend: Decimal = Decimal(0)
+    impressions: int = 0
+    link_clicks: int = 0
+    content_views: int = 0
+    add_to_cart: int = 0
+    checkout_initiated: int = 0
+    purchases: int = 0
+    purchase_value: Decimal = Decimal(0)
+
+    def values(self) -> tuple[Any, ...]:
+        return (
+            self.spend, self.impressions, self.link_clicks, self.content_views, self.add_to_cart,
+            self.checkout_initiated, self.purchases, self.purchase_value,
+        )  # fmt: skip
+
+
+ZERO = Figures()
+
+
+class RawStatRow(msgspec.Struct, frozen=True):
+    """One entity and one day as a platform told them. `piece` names an increment of a DELTA provider."""
+
+    entity_id: UUID
+    external_id: str | None
+    day: date
+    figures: Figures
+    piece: str = ""
+
+    @property
+    def external_entity_id(self) -> str:
+        """The platform's own id, or ours where it has none; kept only where it is the platform's."""
+        return self.external_id or str(self.entity_id)
+
+
+# --- what runs
+
+
+class Connection(msgspec.Struct, frozen=True):
+    """An ad account. Of its token only the state is shown."""
+
+    connection_id: UUID
+    provider: ProviderName
+    external_id: str
+    name: str
+    currency: str
+    time_zone: str
+    look_back_days: int
+    connection_type: str = "AD_ACCOUNT"
+    is_active: bool = True
+    token_state: TokenState = "none"  # noqa: S105 - a state, not a password
+    token_note: str | None = None
+    token_changed_at: datetime | None = None
+    version: int = 1
+    created_at: datetime | None = None
+    updated_at: datetime | None = None
+
+
+class NewConnection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`look_back_days`: as the provider advises, if not given. `access_token` is sealed and never shown again."""
+
+    provider: ProviderName
+    external_id: AccountId
+    name: Name
+    currency: Currency
+    time_zone: Zone = "UTC"
+    look_back_days: Annotated[int, Meta(ge=1, le=92)] | None = None
+    access_token: Token | None = None
+
+
+class ConnectionPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is left out stays. Currency and zone stay for ever: the days already counted are in them."""
+
+    name: Name | UnsetType = UNSET
+    is_active: bool | UnsetType = UNSET
+    look_back_days: Annotated[int, Meta(ge=1, le=92)] | UnsetType = UNSET
+    access_token: Token | UnsetType = UNSET
+
+
+class Sellpage(msgspec.Struct, frozen=True):
+    sellpage_id: UUID
+    name: str
+    url: str | None
+    version: int
+    created_at: datetime
+    updated_at: datetime
+
+
+class NewSellpage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    name: Name
+    url: Annotated[str, Meta(max_length=2000, pattern=r"^https?://")] | None = None
+
+
+class SellpagePatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    name: Name | UnsetType = UNSET
+    url: Annotated[str, Meta(max_length=2000, pattern=r"^https?://")] | UnsetType | None = UNSET
+
+
+class Entity(msgspec.Struct, frozen=True):
+    """A campaign, an ad set or an ad. `campaign_id` is the root, a campaign's own id."""
+
+    entity_id: UUID
+    entity_type: Level
+    connection_id: UUID
+    campaign_id: UUID
+    name: str
+    parent_id: UUID | None = None
+    sellpage_id: UUID | None = None
+    external_id: str | None = None
+    status: Status = "ACTIVE"
+    budget_type: BudgetType = "DAILY"
+    budget: Decimal = Decimal(0)
+    utm_campaign: str | None = None
+    banner_campaign_id: UUID | None = None
+    version: int = 1
+    created_at: datetime | None = None
+    updated_at: datetime | None = None
+
+
+class NewEntity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A campaign names its connection, an ad set and an ad their parent."""
+
+    entity_type: Level
+    name: Name
+    connection_id: UUID | None = None
+    parent_id: UUID | None = None
+    sellpage_id: UUID | None = None
+    external_id: ExternalId | None = None
+    status: Status = "ACTIVE"
+    budget_type: BudgetType = "DAILY"
+    budget: Money = Decimal(0)
+    utm_campaign: Utm | None = None
+    banner_campaign_id: UUID | None = None
+
+
+class EntityPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    name: Name | UnsetType = UNSET
+    status: Status | UnsetType = UNSET
+    sellpage_id: UUID | UnsetType | None = UNSET
+    budget_type: BudgetType | UnsetType = UNSET
+    budget: Money | UnsetType = UNSET
+    utm_campaign: Utm | UnsetType | None = UNSET
+    banner_campaign_id: UUID | UnsetType | None = UNSET
+
+
+class Listed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One entity of an import, by the platform's ids. A campaign has no parent."""
+
+    entity_type: Level
+    external_id: ExternalId
+    name: Name
+    parent_external_id: ExternalId | None = None
+    status: Status = "ACTIVE"
+    budget_type: BudgetType = "DAILY"
+    budget: Money = Decimal(0)
+    utm_campaign: Utm | None = None
+
+
+class Imported(msgspec.Struct, frozen=True):
+    created: int
+    changed: int
+    unchanged: int
+    refused: list[str]
+    """External ids whose parent is neither here nor in the list."""
+
+
+# --- syncing
+
+
+class SyncJob(msgspec.Struct, frozen=True):
+    """The payload of a job, field by field as other programs write it. `sellerId` is the tenant's public id."""
+
+    sellerId: UUID
+    dateFrom: date
+    dateTo: date
+    level: Level
+
+    @property
+    def job_id(self) -> str:
+        return f"sync:{self.sellerId}:{self.dateFrom.isoformat()}:{self.dateTo.isoformat()}:{self.level}"
+
+
+class Written(msgspec.Struct, frozen=True):
+    """Rows that one sync wrote; unchanged ones are not written."""
+
+    raw: int = 0
+    daily: int = 0
+    sellpage: int = 0
+
+    def __add__(self, other: Written) -> Written:
+        return Written(self.raw + other.raw, self.daily + other.daily, self.sellpage + other.sellpage)
+
+
+JobState = Literal["enqueued", "already_running"]
+
+
+class Enqueued(msgspec.Struct, frozen=True):
+    id: str
+    state: JobState
+
+
+class SyncAnswer(msgspec.Struct, frozen=True):
+    """How many jobs were put into the queue, and what became of each one asked for."""
+
+    enqueued: int
+    jobIds: list[str]
+    jobs: list[Enqueued]
+
+
+class SyncState(msgspec.Struct, frozen=True):
+    """How fresh a connection's figures are at one level, and what went wrong last."""
+
+    connection_id: UUID
+    level: Level
+    synced_at: datetime | None
+    hourly_at: datetime | None
+    daily_at: datetime | None
+    syncs: int
+    failed_at: datetime | None
+    error: str | None
+
+
+class Due(msgspec.Struct, frozen=True):
+    """A connection and level that may have work, as the scheduler sees it."""
+
+    tenant_id: int
+    seller: UUID
+    connection_id: UUID
+    level: Level
+    time_zone: str
+    look_back_days: int
+    synced_at: datetime | None
+    hourly_at: datetime | None
+    daily_at: datetime | None
+
+
+class Backfill(msgspec.Struct, frozen=True):
+    """A range that is read again, in parts; a part that failed says why."""
+
+    backfill_id: UUID
+    date_from: date
+    date_to: date
+    parts: int
+    done: int
+    failed: int
+    asked_by: str
+    created_at: datetime
+    errors: list[str] = []
+
+    @property
+    def state(self) -> str:
+        return "running" if self.done + self.failed < self.parts else "failed" if self.failed else "done"
+
+
+class BackfillView(msgspec.Struct, frozen=True):
+    backfill_id: UUID
+    state: Literal["running", "done", "failed"]
+    date_from: date
+    date_to: date
+    parts: int
+    done: int
+    failed: int
+    progress: float
+    asked_by: str
+    created_at: datetime
+    errors: list[str]

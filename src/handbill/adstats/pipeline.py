@@ -1,0 +1,67 @@
+"""The stages of a sync: raw, daily with its ledger, sellpages. Each is one statement, each may be run again alone.
+
+All of a sync is one transaction: what is seen is always a complete answer of the platform.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import date
+from uuid import UUID
+
+from handbill.adstats import store
+from handbill.adstats.model import AD_SOURCE, ZERO, Entity, Kind, Mode, RawStatRow, Written
+from handbill.adstats.store import Source
+from handbill.infra.postgres import Tx
+
+CHUNK = 5_000
+"""Rows to a statement: a long backfill of a large account is several."""
+
+
+def complete(rows: Sequence[RawStatRow], entities: Iterable[Entity], days: Sequence[date]) -> list[RawStatRow]:
+    """The answer with what it left out: an entity it does not name had nothing. Of a row told twice the last counts."""
+    known = {entity.entity_id: entity for entity in entities}
+    wanted = set(days)
+    told = {(row.entity_id, row.day): row for row in rows if row.entity_id in known and row.day in wanted}
+    missing = [
+        RawStatRow(entity.entity_id, entity.external_id, day, ZERO)
+        for entity in known.values()
+        for day in days
+        if (entity.entity_id, day) not in told
+    ]
+    return [*told.values(), *missing]
+
+
+async def write(tx: Tx, source: Source, rows: Sequence[RawStatRow], *, kind: Kind, mode: Mode) -> Written:
+    """All stages of one answer. The seller's lock is held to the end of the transaction."""
+    increments = kind == "DELTA"
+    await store.lock_seller(tx, source.tenant)
+    fresh: list[tuple[UUID, date]] = []
+    for start in range(0, len(rows), CHUNK):
+        fresh += await store.write_raw(tx, source, rows[start : start + CHUNK], increments=increments)
+    # Added up, a day grows with every answer; else only with one that told something new.
+    moved = [(row.entity_id, row.day) for row in rows] if mode == "sum" else fresh
+    daily = await _daily(tx, source, moved, kind=kind, mode=mode)
+    sellpage = 0
+    if daily and source.level == "CAMPAIGN":
+        sellpage = await store.roll_sellpages(tx, source.tenant, sorted({day for _, day in moved}), AD_SOURCE)
+    return Written(len(fresh), daily, sellpage)
+
+
+async def rebuild(tx: Tx, source: Source, first: date, last: date, *, kind: Kind, mode: Mode) -> Written:
+    """Stages 2 and 3 again from the raw rows that are there; days without any stay as they are."""
+    await store.lock_seller(tx, source.tenant)
+    days = await store.raw_days(tx, source.tenant, source.connection, source.level, first, last)
+    daily = await _daily(tx, source, days, kind=kind, mode=mode)
+    dates = sorted({day for _, day in days})
+    sellpage = await store.roll_sellpages(tx, source.tenant, dates, AD_SOURCE) if source.level == "CAMPAIGN" else 0
+    return Written(0, daily, sellpage)
+
+
+async def _daily(tx: Tx, source: Source, days: Sequence[tuple[UUID, date]], *, kind: Kind, mode: Mode) -> int:
+    increments = kind == "DELTA"
+    written = 0
+    for start in range(0, len(days), CHUNK):
+        some = days[start : start + CHUNK]
+        written += await store.write_daily(tx, source, some, add_up=increments or mode == "sum", increments=increments)
+    return written

@@ -1,0 +1,275 @@
+"""Meta's Marketing API: asynchronous insights reports, read in pages, with its limits respected.
+
+The token travels in a header and is never part of an address, an error or a log line. Addresses that Meta sends for the
+next page are not followed, only their cursor is used: nobody else decides where we connect to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+from collections.abc import AsyncIterator, Mapping
+from datetime import date, timedelta
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from handbill.adstats.model import LEVELS, Figures, Kind, Level, Listed, RawStatRow
+from handbill.adstats.providers.port import Account, ProviderError, ProviderThrottled, Question
+from handbill.adstats.providers.usage import TooMuch, fault_of, pause_s
+from handbill.adstats.rounding import major
+from handbill.kit.clock import Clock
+from handbill.kit.telemetry import metrics
+
+LARGEST = 32 * 1024 * 1024
+_DAY = timedelta(days=1)
+_FIELDS = "date_start,date_stop,account_currency,spend,impressions,inline_link_clicks,actions,action_values"
+_STATUSES = {"ACTIVE": "ACTIVE", "PAUSED": "PAUSED", "ARCHIVED": "ARCHIVED", "DELETED": "DELETED"}
+_EDGES: tuple[tuple[str, Level, str, str], ...] = (
+    ("campaigns", "CAMPAIGN", "id,name,status,daily_budget,lifetime_budget", ""),
+    ("adsets", "ADSET", "id,name,status,daily_budget,lifetime_budget,campaign_id", "campaign_id"),
+    ("ads", "AD", "id,name,status,adset_id", "adset_id"),
+)
+_KINDS = ("omni_{}", "{}", "offsite_conversion.fb_pixel_{}")
+"""The same action under three names, the widest first. They overlap: one is taken, never their sum."""
+
+
+class MetaPolicy(msgspec.Struct, frozen=True):
+    url: str = "https://graph.facebook.com"
+    version: str = "v23.0"
+    app_secret: str = ""
+    page: int = 500
+    poll_s: float = 2.0
+    patience_s: float = 600.0
+    """How long a report may take."""
+    timeout_s: float = 60.0
+
+
+class MetaProvider:
+    kind: Kind = "CUMULATIVE"
+    levels: tuple[Level, ...] = LEVELS
+    look_back_days = 28
+
+    def __init__(self, clock: Clock, policy: MetaPolicy | None = None) -> None:
+        self._clock = clock
+        self._policy = policy or MetaPolicy()
+        self._session: aiohttp.ClientSession | None = None
+        self._paused: dict[str, float] = {}
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    # --- figures
+
+    async def fetch_stats(self, question: Question) -> list[RawStatRow]:
+        account = question.account
+        known = {entity.external_id: entity for entity in question.of_level() if entity.external_id}
+        found: list[RawStatRow] = []
+        unknown = 0
+        for row in await self._insights(account, question.level, question.date_from, question.date_to):
+            if row.get("account_currency", account.currency) != account.currency:
+                raise ProviderError("the account's currency is not the one it was connected with")
+            entity = known.get(str(row.get(f"{question.level.lower()}_id")))
+            if entity is None:
+                unknown += 1
+                continue
+            found.append(RawStatRow(entity.entity_id, entity.external_id, _day(row), figures(row)))
+        metrics.ADSTATS_UNMATCHED.inc(unknown)
+        return found
+
+    async def _insights(self, account: Account, level: Level, first: date, last: date) -> list[dict[str, Any]]:
+        """One report; asked for less at once, the range is halved down to single days."""
+        try:
+            report = await self._report(account, level, first, last)
+            return [row async for row in self._pages(account, f"{report}/insights", {}, self._policy.page)]
+        except TooMuch:
+            if first == last:
+                raise
+        middle = first + (last - first) // 2
+        return [
+            *await self._insights(account, level, first, middle),
+            *await self._insights(account, level, middle + _DAY, last),
+        ]
+
+    async def _report(self, account: Account, level: Level, first: date, last: date) -> str:
+        """Start an asynchronous report and wait until it is whole."""
+        asked = {
+            "level": level.lower(),
+            "fields": f"{_FIELDS},{level.lower()}_id",
+            "time_increment": "1",
+            "time_range": msgspec.json.encode({"since": first.isoformat(), "until": last.isoformat()}).decode(),
+        }
+        started = await self._call(account, "POST", f"act_{account.external_id}/insights", asked)
+        report = str(started.get("report_run_id", ""))
+        if not report.isdigit():
+            raise ProviderError("the platform started no report")
+        deadline = self._clock.monotonic() + self._policy.patience_s
+        while True:
+            state = await self._call(account, "GET", report, {})
+            status = state.get("async_status")
+            if status == "Job Completed" and state.get("async_percent_completion") == 100:
+                return report
+            if status in ("Job Failed", "Job Skipped"):
+                raise ProviderError(f"the platform gave its report up ({status})")
+            if self._clock.monotonic() >= deadline:
+                raise ProviderError("the platform's report was not ready in time")
+            await asyncio.sleep(self._policy.poll_s)
+
+    # --- what runs
+
+    async def list_entities(self, account: Account) -> list[Listed]:
+        found: list[Listed] = []
+        for edge, level, fields, parent in _EDGES:
+            path = f"act_{account.external_id}/{edge}"
+            async for row in self._pages(account, path, {"fields": fields}, self._policy.page):
+                found.append(_listed(row, level, parent, account.currency))
+        return found
+
+    # --- calls
+
+    async def _pages(
+        self, account: Account, path: str, asked: Mapping[str, str], size: int
+    ) -> AsyncIterator[dict[str, Any]]:
+        """All rows behind a path; a page that is too large is asked for again, half as large."""
+        cursor = ""
+        while True:
+            query = {**asked, "limit": str(size), **({"after": cursor} if cursor else {})}
+            try:
+                answer = await self._call(account, "GET", path, query)
+            except TooMuch:
+                if size == 1:
+                    raise
+                size //= 2
+                continue
+            rows = answer.get("data")
+            if not isinstance(rows, list):
+                raise ProviderError("the platform's page holds no rows")
+            for row in rows:
+                if isinstance(row, dict):
+                    yield row
+            paging = answer.get("paging") or {}
+            after = str((paging.get("cursors") or {}).get("after") or "")
+            if not paging.get("next") or not after or after == cursor:
+                return
+            cursor = after
+
+    async def _call(self, account: Account, method: str, path: str, asked: Mapping[str, str]) -> dict[str, Any]:
+        self._check_pause(account)
+        url = f"{self._policy.url}/{self._policy.version}/{path}"
+        params = dict(asked)
+        if self._policy.app_secret:
+            secret = self._policy.app_secret.encode()
+            params["appsecret_proof"] = hmac.new(secret, account.token.encode(), hashlib.sha256).hexdigest()
+        where: dict[str, Any] = {"data": params} if method == "POST" else {"params": params}
+        headers = {"Authorization": f"Bearer {account.token}"}
+        try:
+            async with self._client().request(method, url, headers=headers, allow_redirects=False, **where) as reply:
+                body = await _read(reply)
+                status, told = reply.status, reply.headers.copy()
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise ProviderError(f"the platform did not answer ({type(error).__name__})") from None
+        self._pause(account, pause_s(told))
+        if status != 200 or "error" in body:
+            raise fault_of(status, body, told)
+        return body
+
+    def _check_pause(self, account: Account) -> None:
+        left = self._paused.get(account.external_id, 0.0) - self._clock.monotonic()
+        if left > 0:
+            raise ProviderThrottled("the account rests, it has used up most of its calls", left)
+        self._paused.pop(account.external_id, None)
+
+    def _pause(self, account: Account, seconds: float) -> None:
+        if seconds:
+            self._paused[account.external_id] = self._clock.monotonic() + seconds
+
+    def _client(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            timeout = aiohttp.ClientTimeout(total=self._policy.timeout_s)
+            self._session = aiohttp.ClientSession(timeout=timeout, trust_env=False)
+        return self._session
+
+
+async def _read(reply: aiohttp.ClientResponse) -> dict[str, Any]:
+    chunks: list[bytes] = []
+    size = 0
+    async for chunk in reply.content.iter_chunked(65_536):
+        size += len(chunk)
+        if size > LARGEST:
+            raise TooMuch("the platform's answer is too large")
+        chunks.append(chunk)
+    try:
+        body = msgspec.json.decode(b"".join(chunks))
+    except msgspec.DecodeError:
+        body = None
+    if not isinstance(body, dict):
+        raise ProviderError(f"the platform answered {reply.status} with something that is not JSON")
+    return body
+
+
+def figures(row: Mapping[str, Any]) -> Figures:
+    """Numbers come as strings; actions come as a list under overlapping names."""
+    actions, values = _actions(row.get("actions")), _actions(row.get("action_values"))
+    return Figures(
+        _money(row.get("spend")),
+        _count(row.get("impressions")),
+        _count(row.get("inline_link_clicks")),
+        int(_action(actions, "view_content")),
+        int(_action(actions, "add_to_cart")),
+        int(_action(actions, "initiate_checkout")),
+        int(_action(actions, "purchase")),
+        _action(values, "purchase"),
+    )
+
+
+def _actions(rows: Any) -> dict[str, Decimal]:
+    pairs = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+    return {str(row.get("action_type")): _money(row.get("value")) for row in pairs}
+
+
+def _action(actions: Mapping[str, Decimal], name: str) -> Decimal:
+    for kind in _KINDS:
+        if kind.format(name) in actions:
+            return actions[kind.format(name)]
+    return Decimal(0)
+
+
+def _money(value: Any) -> Decimal:
+    try:
+        found = Decimal(str(value)) if value is not None else Decimal(0)
+    except InvalidOperation:
+        raise ProviderError("the platform sent a figure that is no number") from None
+    if not found.is_finite() or not 0 <= found < 10**14:
+        raise ProviderError("the platform sent a figure that cannot be")
+    return round(found, 4)
+
+
+def _count(value: Any) -> int:
+    return int(_money(value))
+
+
+def _day(row: Mapping[str, Any]) -> date:
+    try:
+        return date.fromisoformat(str(row.get("date_start")))
+    except ValueError:
+        raise ProviderError("the platform sent a row without its day") from None
+
+
+def _listed(row: Mapping[str, Any], level: Level, parent: str, currency: str) -> Listed:
+    """Budgets come in the currency's smallest unit."""
+    daily, lifetime = _count(row.get("daily_budget")), _count(row.get("lifetime_budget"))
+    name = str(row.get("name") or row.get("id")).replace("\0", "")[:300]
+    return Listed(
+        level,
+        str(row.get("id"))[:64],
+        name,
+        str(row.get(parent))[:64] if parent else None,
+        _STATUSES.get(str(row.get("status")), "PAUSED"),  # type: ignore[arg-type]
+        "DAILY" if daily or not lifetime else "LIFETIME",
+        major(daily or lifetime, currency),
+    )

@@ -1,0 +1,69 @@
+"""The port: what a sync asks of a platform, and the three ways in which a platform may say no."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import date
+from typing import Protocol
+from uuid import UUID
+
+import msgspec
+
+from handbill.adstats.model import Entity, Kind, Level, Listed, RawStatRow
+
+
+class Account(msgspec.Struct, frozen=True):
+    """An ad account as a provider needs it. The token is in clear here and nowhere else."""
+
+    connection_id: UUID
+    external_id: str
+    currency: str
+    time_zone: str
+    token: str = ""
+
+    def __repr__(self) -> str:
+        return f"Account({self.external_id})"
+
+
+class Question(msgspec.Struct, frozen=True):
+    """All figures of one level of one account for some days. `entities` is the tree down to the level."""
+
+    seller: UUID
+    account: Account
+    level: Level
+    entities: Sequence[Entity]
+    date_from: date
+    date_to: date
+
+    def of_level(self) -> list[Entity]:
+        return [entity for entity in self.entities if entity.entity_type == self.level]
+
+
+class StatProvider(Protocol):
+    """A platform. An answer is complete or it is an error: an entity that is not in it had nothing on that day."""
+
+    kind: Kind
+    levels: tuple[Level, ...]
+    look_back_days: int
+
+    async def fetch_stats(self, question: Question) -> list[RawStatRow]: ...
+
+    async def list_entities(self, account: Account) -> list[Listed]: ...
+
+    async def close(self) -> None: ...
+
+
+class ProviderError(Exception):
+    """The platform could not answer; asking again later may help. Its text never holds a token."""
+
+
+class ProviderThrottled(ProviderError):
+    """Not now: the platform limits us. No attempt is used up."""
+
+    def __init__(self, reason: str, retry_after_s: float) -> None:
+        super().__init__(reason)
+        self.retry_after_s = retry_after_s
+
+
+class TokenDead(ProviderError):
+    """The platform no longer accepts the token: a person must connect the account again."""

@@ -1,0 +1,271 @@
+"""Reading: any range, level, entity and sellpage; now or as it was believed on a day. Sums and ratios agree everywhere.
+
+Days are those of the ad accounts: a platform's daily figure cannot be cut at another zone's midnight, and the answer
+says when that matters. Currencies are never added together.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any, Literal
+from uuid import UUID
+
+import msgspec
+
+from handbill.adstats import cadence, rounding, store
+from handbill.adstats.funnel import FIGURES
+from handbill.adstats.model import Level
+from handbill.infra.postgres import Database, Tx
+from handbill.kit.errors import Fault, Invalid
+
+MOST_ROWS = 10_000
+MOST_DAYS = 800
+Dimension = Literal["day", "entity", "sellpage"]
+S = store.S
+
+
+class StatsQuery(msgspec.Struct, frozen=True):
+    """`start` and `end` are days of the accounts, half-open. `entities` match themselves and all that is below them."""
+
+    start: date
+    end: date
+    level: Level = "CAMPAIGN"
+    by: tuple[Dimension, ...] = ("day",)
+    entities: tuple[UUID, ...] = ()
+    sellpages: tuple[UUID, ...] = ()
+    connection: UUID | None = None
+    zone: str | None = None
+    as_of: date | None = None
+
+
+class StatsRow(msgspec.Struct, frozen=True):
+    """One point. Ratios are of this row's own sums, six places, half up; `ctr` is a fraction, not a percent."""
+
+    currency: str
+    spend: Decimal
+    impressions: int
+    link_clicks: int
+    content_views: int
+    add_to_cart: int
+    checkout_initiated: int
+    purchases: int
+    purchase_value: Decimal
+    cpm: Decimal
+    ctr: Decimal
+    cpc: Decimal
+    cost_per_purchase: Decimal
+    roas: Decimal
+    day: date | None = None
+    entity_id: UUID | None = None
+    entity_name: str | None = None
+    sellpage_id: UUID | None = None
+    sellpage_name: str | None = None
+    factor: Decimal = Decimal(1)
+    fetched_at: datetime | None = None
+
+
+class StatsAnswer(msgspec.Struct, frozen=True):
+    """`totals` has one row for each currency. `exact_zone`: whether the zone asked for is that of all accounts."""
+
+    rows: list[StatsRow]
+    totals: list[StatsRow]
+    zones: list[str]
+    exact_zone: bool
+    mode: str
+    as_of: date | None = None
+
+
+class Drift(msgspec.Struct, frozen=True):
+    """A day as it was first believed and as it stands, and on how many days that changed."""
+
+    day: date
+    currency: str
+    first_spend: Decimal
+    spend: Decimal
+    first_purchases: int
+    purchases: int
+    first_purchase_value: Decimal
+    purchase_value: Decimal
+    beliefs: int
+    first_on: date
+    last_on: date
+
+
+class Belief(msgspec.Struct, frozen=True):
+    believed_on: date
+    believed_at: datetime
+    currency: str
+    spend: Decimal
+    impressions: int
+    link_clicks: int
+    content_views: int
+    add_to_cart: int
+    checkout_initiated: int
+    purchases: int
+    purchase_value: Decimal
+
+
+class Told(msgspec.Struct, frozen=True):
+    """An answer of the platform: first and last time it said so, and how often."""
+
+    sync_id: UUID
+    fetched_at: datetime
+    last_seen_at: datetime
+    seen: int
+    spend: Decimal
+    impressions: int
+    link_clicks: int
+    content_views: int
+    add_to_cart: int
+    checkout_initiated: int
+    purchases: int
+    purchase_value: Decimal
+
+
+class Explained(msgspec.Struct, frozen=True):
+    """Why a day's figure is what it is: what the platform told, what we made of it, what we believed before."""
+
+    entity_id: UUID
+    entity_name: str
+    level: Level
+    day: date
+    mode: str
+    now: StatsRow | None
+    told: list[Told]
+    beliefs: list[Belief]
+    literal_spend: Decimal
+    """What adding up every answer would claim."""
+    literal_factor: Decimal
+
+
+class Reading:
+    def __init__(self, database: Database, mode: str) -> None:
+        self._database = database
+        self._mode = mode
+
+    async def stats(self, tenant: int, query: StatsQuery) -> StatsAnswer:
+        check_range(query.start, query.end)
+        if query.zone is not None:
+            cadence.check_zone(query.zone, "zone")
+        args: list[Any] = [
+            tenant, query.start, query.end, query.level, list(query.entities) or None, "day" in query.by,
+            "entity" in query.by, "sellpage" in query.by, list(query.sellpages) or None, query.connection,
+            MOST_ROWS + 1,
+        ]  # fmt: skip
+        async with self._database.tenant(tenant) as tx:
+            if query.as_of is None:
+                found = await tx.fetch(S.series, *args)
+            else:
+                found = await tx.fetch(S.series_as_of, *args, query.as_of)
+            too_many(found)
+            names = await self._names(tx, tenant, found)
+            zones = [row["time_zone"] for row in await tx.fetch(S.zones, tenant, query.connection)]
+        rows = [point(row, names) for row in found]
+        exact = query.zone is None or all(zone == query.zone for zone in zones)
+        return StatsAnswer(rows, totals(rows), zones, exact, self._mode, query.as_of)
+
+    async def sellpages(
+        self, tenant: int, start: date, end: date, by_day: bool, sellpages: Sequence[UUID]
+    ) -> StatsAnswer:
+        check_range(start, end)
+        async with self._database.tenant(tenant) as tx:
+            found = await tx.fetch(
+                S.sellpage_series, tenant, start, end, by_day, list(sellpages) or None, MOST_ROWS + 1
+            )
+            too_many(found)
+            names = await self._names(tx, tenant, found)
+            zones = [row["time_zone"] for row in await tx.fetch(S.zones, tenant, None)]
+        rows = [point(row, names) for row in found]
+        return StatsAnswer(rows, totals(rows), zones, len(zones) < 2, self._mode)
+
+    async def drift(self, tenant: int, start: date, end: date, level: Level) -> list[Drift]:
+        check_range(start, end)
+        async with self._database.tenant(tenant) as tx:
+            return [msgspec.convert(dict(row), Drift) for row in await tx.fetch(S.drift, tenant, start, end, level)]
+
+    async def explain(self, tenant: int, entity: UUID, name: str, level: Level, day: date) -> Explained:
+        async with self._database.tenant(tenant) as tx:
+            told = [msgspec.convert(dict(row), Told) for row in await tx.fetch(S.answers, tenant, entity, day)]
+            beliefs = [msgspec.convert(dict(row), Belief) for row in await tx.fetch(S.beliefs, tenant, entity, day)]
+        end = date.fromordinal(day.toordinal() + 1)
+        now = await self.stats(tenant, StatsQuery(day, end, level, ("day", "entity"), (entity,)))
+        row = next((one for one in now.rows if one.entity_id == entity), None)
+        literal = sum((one.spend * one.seen for one in told), Decimal(0))
+        newest = max(told, key=lambda one: (one.last_seen_at, one.fetched_at, one.sync_id), default=None)
+        factor = rounding.ratio(literal, newest.spend) if newest is not None and newest.spend else Decimal(1)
+        return Explained(entity, name, level, day, self._mode, row, told, beliefs, literal, factor)
+
+    async def campaigns(self, tenant: int, ids: Sequence[UUID]) -> list[Any]:
+        async with self._database.tenant(tenant) as tx:
+            return await tx.fetch(S.campaigns_for_reports, tenant, list(ids))
+
+    async def _names(self, tx: Tx, tenant: int, rows: Sequence[Any]) -> dict[UUID, str]:
+        wanted = {row["entity_id"] for row in rows if row.get("entity_id")} if rows else set()
+        pages = {row["sellpage_id"] for row in rows if row["sellpage_id"]} if rows else set()
+        names = dict(await tx.fetch(S.names_of, tenant, list(wanted))) if wanted else {}
+        return {**names, **(dict(await tx.fetch(S.sellpage_names, tenant, list(pages))) if pages else {})}
+
+
+def point(row: Mapping[str, Any], names: Mapping[UUID, str]) -> StatsRow:
+    entity, page = row.get("entity_id"), row.get("sellpage_id")
+    return derived(
+        {name: row[name] for name in FIGURES},
+        row["currency"],
+        day=row["day"],
+        entity_id=entity,
+        entity_name=names.get(entity) if entity else None,
+        sellpage_id=page,
+        sellpage_name=names.get(page) if page else None,
+        factor=row.get("factor") or Decimal(1),
+        fetched_at=row.get("fetched_at"),
+    )
+
+
+def derived(sums: Mapping[str, Any], currency: str, **rest: Any) -> StatsRow:
+    """A row with its ratios, from sums alone."""
+    spend, impressions, clicks = sums["spend"], sums["impressions"], sums["link_clicks"]
+    return StatsRow(
+        currency=currency,
+        **sums,
+        cpm=rounding.ratio(spend * 1000, impressions),
+        ctr=rounding.ratio(clicks, impressions),
+        cpc=rounding.ratio(spend, clicks),
+        cost_per_purchase=rounding.ratio(spend, sums["purchases"]),
+        roas=rounding.ratio(sums["purchase_value"], spend),
+        **rest,
+    )
+
+
+def totals(rows: Sequence[StatsRow]) -> list[StatsRow]:
+    """One sum for each currency, its ratios of the sums."""
+    groups: dict[str, list[StatsRow]] = defaultdict(list)
+    for row in rows:
+        groups[row.currency].append(row)
+    return [
+        derived(
+            {name: sum(getattr(row, name) for row in group) for name in FIGURES},
+            currency,
+            factor=max(row.factor for row in group),
+            fetched_at=max((row.fetched_at for row in group if row.fetched_at), default=None),
+        )
+        for currency, group in sorted(groups.items())
+    ]
+
+
+def check_range(start: date, end: date) -> None:
+    if start >= end or (end - start).days > MOST_DAYS:
+        raise Invalid(
+            "The range is empty or too long.",
+            faults=[Fault("to", f"must be later than from, by at most {MOST_DAYS} days")],
+        )
+
+
+def too_many(rows: Sequence[Any]) -> None:
+    if len(rows) > MOST_ROWS:
+        raise Invalid(
+            f"More than {MOST_ROWS} rows; ask for a shorter range, fewer entities or fewer dimensions.",
+            code="TOO_MANY_ROWS",
+        )

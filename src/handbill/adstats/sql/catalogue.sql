@@ -1,0 +1,129 @@
+-- name: create_connection
+insert into adstats.fb_connections (
+    tenant_id, connection_id, provider, external_id, name, currency, time_zone, look_back_days, token_state,
+    token_sealed, token_changed_at, created_at, updated_at)
+values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $12)
+returning *
+
+-- name: read_connection
+select * from adstats.fb_connections where tenant_id = $1 and connection_id = $2
+
+-- name: lock_connection
+select * from adstats.fb_connections where tenant_id = $1 and connection_id = $2 for update
+
+-- name: list_connections
+select * from adstats.fb_connections where tenant_id = $1 and connection_id > $2 order by connection_id limit $3
+
+-- name: update_connection
+update adstats.fb_connections set
+    name = $3, is_active = $4, look_back_days = $5, token_state = $6, token_sealed = $7, token_note = $8,
+    token_changed_at = $9, updated_at = $10, version = version + 1
+where tenant_id = $1 and connection_id = $2
+returning *
+
+-- name: kill_token
+-- Only the token that was used: one that came in meanwhile stays.
+update adstats.fb_connections set
+    token_state = 'dead', token_note = $4, token_changed_at = $5, updated_at = $5, version = version + 1
+where tenant_id = $1 and connection_id = $2 and token_state <> 'dead' and token_sealed is not distinct from $3
+returning connection_id
+
+-- name: usable_connections
+-- What a sync of this seller goes through, with the tree down to the level that is asked for ($2), and whether a
+-- backfill waits for any. All statuses: what was archived still has its last days, and levels add up only when nothing
+-- is left out.
+select f.*, exists (select from adstats.backfill_parts p where p.tenant_id = f.tenant_id and p.state = 'waiting') as waiting,
+       (select json_agg(e)::text from adstats.entities e where e.tenant_id = f.tenant_id
+          and e.connection_id = f.connection_id and e.entity_type = any ($2::text[])) as tree
+from adstats.fb_connections f
+where f.tenant_id = $1 and f.connection_type = 'AD_ACCOUNT' and f.is_active and f.token_state <> 'dead'
+order by f.connection_id
+
+-- name: eligible
+-- no-tenant: the scheduler looks at all sellers at once
+-- Active and connected, and a campaign that runs, is paused, or had spend inside the look-back.
+select f.tenant_id, t.public_id as seller, f.connection_id, l.level, f.time_zone, f.look_back_days, s.synced_at,
+       s.hourly_at, s.daily_at
+from adstats.fb_connections f
+join tenants.tenants t on t.tenant_id = f.tenant_id and t.status = 'active'
+cross join unnest(array['CAMPAIGN', 'ADSET', 'AD']) as l (level)
+left join adstats.sync_state s on s.tenant_id = f.tenant_id and s.connection_id = f.connection_id
+    and s.entity_type = l.level
+where f.connection_type = 'AD_ACCOUNT' and f.is_active and f.token_state <> 'dead'
+  and (f.tenant_id, f.connection_id) > ($2, $3) and ($4::int is null or f.tenant_id = $4)
+  and exists (
+    select from adstats.entities e
+    where e.tenant_id = f.tenant_id and e.connection_id = f.connection_id and e.entity_type = 'CAMPAIGN'
+      and (e.status in ('ACTIVE', 'PAUSED') or exists (
+        select from adstats.ad_stats_daily d
+        where d.tenant_id = e.tenant_id and d.entity_type = 'CAMPAIGN' and d.entity_id = e.entity_id
+          and d.stat_date >= ($1::timestamptz at time zone f.time_zone)::date - f.look_back_days and d.spend > 0)))
+order by f.tenant_id, f.connection_id, l.level
+limit $5
+
+-- name: create_sellpage
+insert into adstats.sellpages (tenant_id, sellpage_id, name, url, created_at, updated_at)
+values ($1, $2, $3, $4, $5, $5) returning *
+
+-- name: read_sellpage
+select * from adstats.sellpages where tenant_id = $1 and sellpage_id = $2
+
+-- name: lock_sellpage
+select * from adstats.sellpages where tenant_id = $1 and sellpage_id = $2 for update
+
+-- name: list_sellpages
+select * from adstats.sellpages where tenant_id = $1 and sellpage_id > $2 order by sellpage_id limit $3
+
+-- name: update_sellpage
+update adstats.sellpages set name = $3, url = $4, updated_at = $5, version = version + 1
+where tenant_id = $1 and sellpage_id = $2 returning *
+
+-- name: create_entity
+insert into adstats.entities (
+    tenant_id, entity_id, entity_type, connection_id, parent_id, campaign_id, sellpage_id, external_id, name, status,
+    budget_type, budget, utm_campaign, banner_campaign_id, created_at, updated_at)
+values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $15)
+returning *
+
+-- name: read_entity
+select * from adstats.entities where tenant_id = $1 and entity_id = $2
+
+-- name: lock_entity
+select * from adstats.entities where tenant_id = $1 and entity_id = $2 for update
+
+-- name: list_entities
+select * from adstats.entities
+where tenant_id = $1 and entity_id > $2
+  and ($4::text is null or entity_type = $4) and ($5::uuid is null or connection_id = $5)
+  and ($6::uuid is null or parent_id = $6) and ($7::text is null or status = $7)
+order by entity_id limit $3
+
+-- name: update_entity
+update adstats.entities set
+    name = $3, status = $4, sellpage_id = $5, budget_type = $6, budget = $7, utm_campaign = $8,
+    banner_campaign_id = $9, updated_at = $10, version = version + 1
+where tenant_id = $1 and entity_id = $2
+returning *
+
+-- name: entities_by_external
+select * from adstats.entities where tenant_id = $1 and connection_id = $2 and external_id = any ($3::text[])
+
+-- name: campaign_days
+select distinct stat_date from adstats.ad_stats_daily
+where tenant_id = $1 and entity_type = 'CAMPAIGN' and entity_id = $2
+
+-- name: sync_states
+select * from adstats.sync_state where tenant_id = $1 and ($2::uuid is null or connection_id = $2)
+order by connection_id, entity_type limit 600
+
+-- name: tenant_of_seller
+-- no-tenant: another program's job names its seller by the public id alone
+select tenant_id from tenants.tenants where public_id = $1
+
+-- name: seller_of_tenant
+select public_id from tenants.tenants where tenant_id = $1
+
+-- name: delete_sellpage
+delete from adstats.sellpages s
+where s.tenant_id = $1 and s.sellpage_id = $2
+  and not exists (select from adstats.entities e where e.tenant_id = s.tenant_id and e.sellpage_id = s.sellpage_id)

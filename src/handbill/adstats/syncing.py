@@ -1,0 +1,192 @@
+"""One sync job: every usable connection of one seller, one level, some days. One account's trouble stays its own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from datetime import date, datetime
+from typing import Protocol
+from uuid import UUID
+
+import msgspec
+
+from handbill.adstats import cadence, pipeline, store
+from handbill.adstats.model import LEVELS, Connection, Mode, ProviderName, SyncJob, Written
+from handbill.adstats.providers.port import (
+    Account,
+    ProviderError,
+    ProviderThrottled,
+    Question,
+    StatProvider,
+    TokenDead,
+)
+from handbill.adstats.store import Kept, Source
+from handbill.infra.postgres import Database
+from handbill.kit.clock import Clock
+from handbill.kit.errors import Broken
+from handbill.kit.ids import Ids
+from handbill.kit.telemetry import logs, metrics
+
+_log = logs.get("adstats")
+
+
+class Seals(Protocol):
+    """What keeps tokens at rest, bound to their place."""
+
+    def seal(self, clear: bytes, place: str) -> bytes: ...
+
+    def open(self, sealed: bytes, place: str) -> bytes: ...
+
+
+def place(tenant: int, connection: UUID) -> str:
+    return f"adstats:{tenant}:{connection}"
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """What became of a job: rows written, accounts whose token died, and the trouble that a retry may mend."""
+
+    written: Written
+    accounts: int
+    dead: list[str]
+    trouble: list[ProviderError]
+    parts: int = 0
+    """Parts of backfills that this sync ended."""
+
+
+class Syncing:
+    def __init__(
+        self,
+        database: Database,
+        providers: Mapping[ProviderName, StatProvider],
+        seals: Seals,
+        clock: Clock,
+        ids: Ids,
+        *,
+        mode: Mode,
+    ) -> None:
+        self._database = database
+        self._providers = providers
+        self._seals = seals
+        self._clock = clock
+        self._ids = ids
+        self._mode = mode
+        self._months: set[date] = set()
+
+    async def run(self, tenant: int, job: SyncJob) -> Ended:
+        """All accounts of the seller. A part of a backfill that is covered is done when all of them answered."""
+        async with self._database.tenant(tenant) as tx:
+            levels = LEVELS[: LEVELS.index(job.level) + 1]
+            accounts = await store.usable_connections(tx, tenant, levels)
+        written = Written()
+        dead: list[str] = []
+        trouble: list[ProviderError] = []
+        for kept in accounts:
+            try:
+                written += await self._account(tenant, job, kept)
+            except TokenDead as error:
+                dead.append(str(error))
+                await self._died(tenant, job, kept, str(error))
+            except ProviderError as error:
+                trouble.append(error)
+                await self._note(tenant, job, kept.shown, str(error))
+        parts = 0
+        if not trouble and any(kept.waiting for kept in accounts):
+            async with self._database.worker() as tx:
+                state, why = ("failed", dead[0]) if dead and len(dead) == len(accounts) else ("done", None)
+                parts = await store.end_parts(tx, tenant, job, state, why, self._clock.now())
+        return Ended(written, len(accounts), dead, trouble, parts)
+
+    async def give_up(self, tenant: int, job: SyncJob, error: str) -> None:
+        """The last attempt has failed: the parts of a backfill that waited for it say so."""
+        async with self._database.worker() as tx:
+            await store.end_parts(tx, tenant, job, "failed", error[:300], self._clock.now())
+
+    async def _account(self, tenant: int, job: SyncJob, kept: Kept) -> Written:
+        shown = kept.shown
+        now = self._clock.now()
+        last = min(job.dateTo, cadence.today(now, shown.time_zone))
+        if last < job.dateFrom:
+            return Written()
+        provider = self._providers[shown.provider]
+        question = Question(job.sellerId, self._opened(tenant, kept), job.level, kept.tree, job.dateFrom, last)
+        if not question.of_level():
+            return Written()
+        return await self._ask(tenant, shown, provider, question, now)
+
+    async def _ask(
+        self, tenant: int, shown: Connection, provider: StatProvider, question: Question, now: datetime
+    ) -> Written:
+        """Fetch first, with no transaction open; then write all of it in one."""
+        began = time.perf_counter()
+        rows = await provider.fetch_stats(question)
+        metrics.ADSTATS_FETCH_SECONDS.labels(shown.provider).observe(time.perf_counter() - began)
+        days = cadence.days(question.date_from, question.date_to)
+        if provider.kind == "CUMULATIVE":
+            rows = pipeline.complete(rows, question.of_level(), days)
+        source = Source(tenant, shown.connection_id, question.level, shown.currency, self._ids.new(), now)
+        depth = cadence.depth(question.date_from, question.date_to, now, shown.time_zone, shown.look_back_days)
+        await self._make_months(days, now.date())
+        async with self._database.worker() as tx:
+            written = await pipeline.write(tx, source, rows, kind=provider.kind, mode=self._mode)
+            await store.note_synced(tx, source, depth)
+        metrics.ADSTATS_ROWS.labels("raw").inc(written.raw)
+        metrics.ADSTATS_ROWS.labels("daily").inc(written.daily)
+        metrics.ADSTATS_ROWS.labels("sellpage").inc(written.sellpage)
+        return written
+
+    async def _make_months(self, days: list[date], today: date) -> None:
+        """Each in a transaction of its own: making one locks the whole table, and nobody waits for more under that.
+
+        Recent months are remembered; older ones may have been dropped since, and are looked for each time.
+        """
+        for month in sorted({day.replace(day=1) for day in days} - self._months):
+            async with self._database.worker() as tx:
+                await store.make_month(tx, month)
+            if (today - month).days < 2 * 31:
+                self._months.add(month)
+
+    async def rebuild(self, tenant: int, first: date, last: date) -> Written:
+        """Days and sellpages again from the raw rows, for every connection and level of a seller."""
+        written = Written()
+        async with self._database.tenant(tenant) as tx:
+            found = await store.list_connections(tx, tenant, store.FIRST, 1_000)
+        for shown in found:
+            provider = self._providers[shown.provider]
+            for level in provider.levels:
+                source = Source(tenant, shown.connection_id, level, shown.currency, self._ids.new(), self._clock.now())
+                async with self._database.worker() as tx:
+                    written += await pipeline.rebuild(tx, source, first, last, kind=provider.kind, mode=self._mode)
+        return written
+
+    def account(self, tenant: int, kept: Kept) -> Account:
+        return self._opened(tenant, kept)
+
+    def provider(self, name: ProviderName) -> StatProvider:
+        return self._providers[name]
+
+    def _opened(self, tenant: int, kept: Kept) -> Account:
+        shown = kept.shown
+        try:
+            token = self._seals.open(kept.sealed, place(tenant, shown.connection_id)).decode() if kept.sealed else ""
+        except Broken:  # this account's trouble alone; a new token, or the old seal key, mends it
+            raise ProviderError("the token does not open with this installation's seal key") from None
+        return Account(shown.connection_id, shown.external_id, shown.currency, shown.time_zone, token)
+
+    async def _died(self, tenant: int, job: SyncJob, kept: Kept, why: str) -> None:
+        now = self._clock.now()
+        async with self._database.worker() as tx:
+            marked = await store.kill_token(tx, tenant, kept.shown.connection_id, kept.sealed, why[:300], now)
+            await store.note_failed(tx, tenant, kept.shown.connection_id, job.level, now, why[:300])
+        if marked is not None:
+            metrics.ADSTATS_TOKENS_DEAD.inc()
+            _log.warning("ad-account-disconnected", sellerId=str(job.sellerId), connectionId=str(marked))
+
+    async def _note(self, tenant: int, job: SyncJob, shown: Connection, why: str) -> None:
+        async with self._database.worker() as tx:
+            await store.note_failed(tx, tenant, shown.connection_id, job.level, self._clock.now(), why[:300])
+
+
+def retry_after(trouble: list[ProviderError]) -> float | None:
+    """Seconds until asking again makes sense, when throttling is all that stands in the way."""
+    throttled = [error.retry_after_s for error in trouble if isinstance(error, ProviderThrottled)]
+    return max(throttled) if throttled and len(throttled) == len(trouble) else None

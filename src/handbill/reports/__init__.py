@@ -1,0 +1,1 @@
+"""Reads across slices: spend beside what Handbill itself has counted. Owns no table."""

@@ -1,0 +1,59 @@
+"""Spend beside counts, and the question how far a platform's claim and our count agree."""
+
+from __future__ import annotations
+
+from datetime import date
+from decimal import Decimal
+from typing import Literal, Protocol
+from uuid import UUID
+
+import msgspec
+
+EventsState = Literal["counted", "away"]
+
+
+class Touch(msgspec.Struct, frozen=True):
+    """What our events know of one utm_campaign: clicks by click id (else by visit), people, and purchases."""
+
+    utm: str
+    clicks: int
+    people: int
+    purchases: int
+
+
+class TouchCounts(Protocol):
+    """Where touches are counted. Busy when the event store is away."""
+
+    async def by_utm(self, tenant: int, start: date, end: date, zone: str, wanted: list[str]) -> list[Touch]: ...
+
+
+class SpendRow(msgspec.Struct, frozen=True):
+    """One ad campaign. Counts of ours are null where the campaign names nothing that we could count by."""
+
+    campaign_id: UUID
+    name: str
+    currency: str
+    spend: Decimal
+    platform_clicks: int
+    platform_purchases: int
+    banner_clicks: int | None
+    """Clicks on the banners of the banner campaign it is tied to, as Handbill counted them."""
+    event_clicks: int | None
+    """Clicks that arrived, by click id, of events that carry its utm_campaign."""
+    event_people: int | None
+    event_purchases: int | None
+    counted_clicks: int | None
+    """Our count: what arrived, else what was clicked on our banners."""
+    cost_per_counted_click: Decimal | None
+    claim: Decimal | None
+    """The platform's clicks for each one of ours: 1 is agreement."""
+    purchase_claim: Decimal | None
+
+
+class SpendReport(msgspec.Struct, frozen=True):
+    """`events`: whether the event store answered; while it is away its columns are null."""
+
+    rows: list[SpendRow]
+    zone: str
+    exact_zone: bool
+    events: EventsState

@@ -1,0 +1,86 @@
+"""When a day is due, and how a long range is cut; the ids that jobs go by; cells of a CSV."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from uuid import UUID
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from handbill.adstats import cadence, table
+from handbill.adstats.model import Due, SyncJob
+from handbill.jobs import wire
+from handbill.jobs.backoff import delay_ms
+from handbill.jobs.defaults import defaults_of
+from handbill.kit.telemetry import metrics
+
+NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+SELLER = UUID("a1b2c3d4-0000-4000-8000-000000000001")
+
+
+def a_due(zone: str = "UTC", look_back: int = 28, **times: datetime | None) -> Due:
+    known: dict[str, datetime | None] = {"synced_at": None, "hourly_at": None, "daily_at": None, **times}
+    return Due(1, SELLER, UUID(int=1), "CAMPAIGN", zone, look_back, **known)
+
+
+def test_today_every_tick_yesterday_hourly_older_daily() -> None:
+    minute, today = timedelta(minutes=1), date(2026, 3, 1)
+    fresh = {"synced_at": NOW - 4 * minute, "hourly_at": NOW - 30 * minute, "daily_at": NOW - 600 * minute}
+    assert cadence.span(a_due(), NOW) == (date(2026, 2, 1), today)
+    assert cadence.span(a_due(**fresh), NOW) is None
+    assert cadence.span(a_due(**{**fresh, "synced_at": NOW - 5 * minute}), NOW) == (today, today)
+    assert cadence.span(a_due(**{**fresh, "hourly_at": NOW - 60 * minute}), NOW) == (date(2026, 2, 28), today)
+    assert cadence.span(a_due(**{**fresh, "daily_at": NOW - 1440 * minute}), NOW) == (date(2026, 2, 1), today)
+
+
+def test_a_day_is_the_accounts_own_and_a_seller_has_one_job_per_level() -> None:
+    late = NOW.replace(hour=23)
+    one, other = a_due(look_back=3), a_due("Asia/Tokyo", look_back=3)
+    assert cadence.span(other, late) == (date(2026, 2, 27), date(2026, 3, 2))
+    jobs = cadence.jobs_for([one, other], late)
+    assert jobs == [(1, SyncJob(SELLER, date(2026, 2, 26), date(2026, 3, 2), "CAMPAIGN"))]
+
+
+def test_a_sync_says_how_deep_it_went() -> None:
+    today = date(2026, 3, 1)
+    day = timedelta(days=1)
+    assert cadence.depth(today, today, NOW, "UTC", 3) == (True, False, False)
+    assert cadence.depth(today - day, today, NOW, "UTC", 3) == (True, True, False)
+    assert cadence.depth(today - 3 * day, today, NOW, "UTC", 3) == (True, True, True)
+    assert cadence.depth(today - 9 * day, today - day, NOW, "UTC", 3) == (False, False, False)
+
+
+@given(st.dates(date(2024, 1, 1), date(2026, 1, 1)), st.integers(0, 800), st.integers(1, 40))
+def test_pieces_cover_every_day_once(first: date, length: int, size: int) -> None:
+    last = first + timedelta(days=length)
+    pieces = cadence.pieces(first, last, size)
+    assert sorted(day for piece in pieces for day in cadence.days(*piece)) == cadence.days(first, last)
+    assert all((piece[1] - piece[0]).days < size for piece in pieces)
+
+
+def test_ids_keep_their_colons_here_and_lose_them_on_the_wire() -> None:
+    job = SyncJob(SELLER, date(2026, 2, 19), date(2026, 2, 19), "CAMPAIGN")
+    assert job.job_id == f"sync:{SELLER}:2026-02-19:2026-02-19:CAMPAIGN"
+    assert ":" not in wire.to_wire(job.job_id)
+    assert wire.from_wire(wire.to_wire(job.job_id)) == job.job_id
+
+
+def test_four_attempts_after_one_five_and_fifteen_minutes() -> None:
+    given_ = defaults_of("stats-sync")
+    assert (given_.attempts, given_.concurrency) == (4, 5)
+    assert [delay_ms(given_.backoff, attempt) for attempt in (1, 2, 3)] == [60_000, 300_000, 900_000]
+
+
+def test_no_metric_tells_of_a_seller() -> None:
+    own = [one for name, one in vars(metrics).items() if name.startswith("ADSTATS_")]
+    assert len(own) == 5
+    assert {label for one in own for label in one._labelnames} == {"level", "outcome", "stage", "provider"}
+
+
+def test_no_cell_is_a_formula() -> None:
+    for text in ("=1+1", "+1", "-1", "@sum(A1)", "\t=1", "\r=1"):
+        assert table.cell(text) == f"'{text}"
+    assert table.cell(Decimal("-1.50")) == "-1.50"
+    assert [table.cell(value) for value in ("plain", None, 3, date(2026, 3, 1))] == ["plain", "", "3", "2026-03-01"]
