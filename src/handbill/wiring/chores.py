@@ -129,6 +129,7 @@ PLANS: tuple[Plan, ...] = (
     Plan("consume", "caps-keeper", CapsKeeper),
     Plan("jobs", "jobs:banners", queues.banners_worker),
     Plan("jobs", "jobs:system", queues.system_worker),
+    Plan("jobs", "jobs:imports", queues.ImportWorkers),
     Plan("cron", "cron", queues.cron),
     Plan("cron", "leader", _leader),
 )

@@ -7,6 +7,7 @@ from typing import Literal, Protocol
 
 from handbill.banners.service import BannersService, Catalogue, CatalogueBook, ShowPolicy, ThrottlePolicy
 from handbill.caps.service import CapsService
+from handbill.contacts.service import ContactsPolicy, ContactsService
 from handbill.events.edge import Edge, EdgePolicy
 from handbill.events.service import EventsService
 from handbill.infra.clickhouse import ClickHouse
@@ -56,6 +57,8 @@ class House:
         self.catalogue = Catalogue(self.database, self.redis, self.clock)
         self.caps = CapsService(self.redis, self.database, CatalogueBook(self.catalogue), self.clock)
         self.banners = _banners(self)
+        self.contacts = _contacts(self)
+        self.tenants.erasures.join("contacts", self.contacts.erase)
         self.tenants.erasures.join("caps", self.caps.erase)
         self.tenants.erasures.join("banners", self.banners.erasure.erase)
 
@@ -190,6 +193,20 @@ def _banners(house: House) -> BannersService:
             geo_url=None if given.geo_file else given.geo_url,
         ),
     )
+
+
+def _contacts(house: House) -> ContactsService:
+    given = house.settings.contacts
+    policy = ContactsPolicy(
+        folder=Path(given.upload_dir) if given.upload_dir else Path(house.settings.home) / "uploads",
+        upload_limit=given.upload_limit,
+        unpacked_limit=given.unpacked_limit,
+        xlsx_limit=given.xlsx_limit,
+        at_once=given.imports_at_once,
+        waiting=given.imports_waiting,
+        keep_days=given.keep_days,
+    )
+    return ContactsService(house.database, house.jobs, house.tenants.audit, house.clock, policy)
 
 
 def _geo_file(settings: Settings) -> Path | None:

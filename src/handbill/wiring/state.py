@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from handbill.banners.service import STATE as BANNERS
 from handbill.caps.service import STATE as CAPS
+from handbill.contacts.service import STATE as CONTACTS
 from handbill.events.service import STATE as EVENTS
 from handbill.infra.state import StateTable
 from handbill.jobs.service import STATE as JOBS
 from handbill.tenants.service import STATE as TENANTS
 
-TABLES: tuple[StateTable, ...] = (*TENANTS, *JOBS, *EVENTS, *CAPS, *BANNERS)
+TABLES: tuple[StateTable, ...] = (*TENANTS, *JOBS, *EVENTS, *CAPS, *BANNERS, *CONTACTS)
 
 REBUILT = ("hb:c:", "hb:caps:", "hb:throttle:")
 """Redis keys that rebuild themselves from PostgreSQL or from traffic: a backup leaves them out on purpose."""
