@@ -9,7 +9,7 @@ from uuid import UUID
 
 import msgspec
 
-from handbill.contacts import store
+from handbill.contacts import import_store as store
 from handbill.contacts.model import Import, PlanPatch
 from handbill.contacts.service import ContactsPolicy, ContactsService, file_chunks
 from handbill.infra.postgres import Database
@@ -21,8 +21,8 @@ from handbill.kit.ids import Ids
 from handbill.tenants.service import Audit
 
 TABLE = Sql(
-    "select contact_id, phone, whatsapp, email, external_id, name, locale, attributes, tags, granted, denied, created_at"
-    " from contacts.contacts where tenant_id = $1 order by contact_id",
+    "select contact_id, phone, whatsapp, email, external_id, name, locale, attributes, tags, granted, denied,"
+    " created_at from contacts.contacts where tenant_id = $1 order by contact_id",
     "whole_table",
 )
 ACTOR = "test"

@@ -161,7 +161,7 @@ TABLE: dict[str, tuple[int, Corruption]] = {
     "phone hard spaces": (10, lambda d, c, n: _ok(_with(c, 2, f"\u00a0{c.phone[:5]}\u00a0{c.phone[5:]}\u200b"), c)),
     "phone wide digits": (5, lambda d, c, n: _ok(_with(c, 2, _wide(c.phone)), c)),
     "phone tel:": (5, lambda d, c, n: _ok(_with(c, 2, f"Tel: {c.phone}"), c)),
-    "name with line break": (15, lambda d, c, n: _ok(_with(c, 1, f"{c.name}\n2nd floor"), c, name=f"{c.name}\n2nd floor")),
+    "name with line break": (15, lambda d, c, n: _ok(_with(c, 1, f"{c.name}\n2nd"), c, name=f"{c.name}\n2nd")),
     "name with comma": (20, lambda d, c, n: _ok(_with(c, 1, f"{c.name}, Dr."), c, name=f"{c.name}, Dr.")),
     "name with quotes": (15, lambda d, c, n: _ok(_with(c, 1, f'"{c.name}" Inc'), c, name=f'"{c.name}" Inc')),
     "name with stray quote": (
@@ -187,7 +187,9 @@ TABLE: dict[str, tuple[int, Corruption]] = {
     "birthday broken": (
         10, lambda d, c, n: (_with(c, 5, "31.02.1999"), fields(c, Birthday=None), None, "DATE_INVALID")
     ),
-    "phone Excel rounded": (20, lambda d, c, n: _no(_with(c, 2, f"{c.phone[1]}.{c.phone[2:4]}E+12"), "PHONE_SCIENTIFIC")),
+    "phone Excel rounded": (
+        20, lambda d, c, n: _no(_with(c, 2, f"{c.phone[1]}.{c.phone[2:4]}E+12"), "PHONE_SCIENTIFIC")
+    ),
     "phone letters": (15, lambda d, c, n: _no(_with(c, 2, "call me"), "PHONE_INVALID")),
     "phone short": (15, lambda d, c, n: _no(_with(c, 2, c.phone[:7]), "PHONE_INVALID")),
     "phone empty": (15, lambda d, c, n: _no(_with(c, 2, ""), "PHONE_MISSING")),
@@ -253,9 +255,11 @@ def apply(people: dict[str, Person], row: Row, policy: str, tags: set[str]) -> s
     if policy == "skip":
         return "skipped"
     for name in NAMES:
-        if policy == "replace" or (policy == "update" and new[name] is not None):
-            old[name] = new[name]
-        elif policy == "update_blanks" and old[name] is None:
+        if (
+            policy == "replace"
+            or (policy == "update" and new[name] is not None)
+            or (policy == "update_blanks" and old[name] is None)
+        ):
             old[name] = new[name]
     old["tags"] |= tags
     return "matched"

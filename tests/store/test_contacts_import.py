@@ -1,4 +1,4 @@
-"""An import ends as if its rows had been applied one after the other, whatever is wrong with them; and can be undone."""
+"""An import ends as if its rows had been applied one by one, whatever is wrong with them; and can be undone."""
 
 from __future__ import annotations
 

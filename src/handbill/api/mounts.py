@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import ModuleType
 
 from handbill.banners import routes as banners
+from handbill.contacts import routes as contacts
 from handbill.events import routes as events
 from handbill.jobs import routes as jobs
 from handbill.tenants import routes as tenants
@@ -14,6 +15,7 @@ MOUNTS: dict[str, ModuleType] = {
     "jobs": jobs,
     "banners": banners,
     "events": events,
+    "contacts": contacts,
 }
 
 FASTLANES: tuple[str, ...] = ("banners",)

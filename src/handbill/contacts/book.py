@@ -64,8 +64,9 @@ class Book:
         now = self._clock.now()
         contact = Contact(
             contact_id=self._ids.new(), phone=phone, whatsapp=phones.whatsapp(phone) if phone else None, email=email,
-            external_id=new.external_id, name=_text(new.name), locale=new.locale, attributes=_attributes({}, new.attributes),
-            tags=_tags([], new.tags, []), granted=[], denied=[], version=1, created_at=now, updated_at=now,
+            external_id=new.external_id, name=_text(new.name), locale=new.locale,
+            attributes=_attributes({}, new.attributes), tags=_tags([], new.tags, []), granted=[], denied=[], version=1,
+            created_at=now, updated_at=now,
         )  # fmt: skip
         async with self._database.tenant(tenant_id) as tx:
             await self._check_external(tx, tenant_id, contact)
@@ -156,7 +157,7 @@ class Book:
         actor: str = "system",
         tx: Tx | None = None,
     ) -> Suppression:
-        """The address is not written to until then. `address` is normalised already; give `tx` to join a transaction."""
+        """Not written to until then. `address` is normalised already; give `tx` to join a transaction."""
         new = Suppression(channel, address, reason, until, self._clock.now(), note)
         if tx is not None:
             return await store.put_suppression(tx, tenant_id, new)
@@ -180,7 +181,7 @@ class Book:
         actor: str = "system",
         tx: Tx | None = None,
     ) -> int:
-        """They said stop: the address is suppressed for ever, and every contact with it has denied. How many those are."""
+        """They said stop: the address is suppressed for ever, and every contact with it has denied. How many."""
         if tx is None:
             async with self._database.tenant(tenant_id) as own:
                 return await self.opt_out(tenant_id, channel, address, source=source, proof=proof, actor=actor, tx=own)

@@ -2,7 +2,7 @@
 
 The splitter and the readers of chunks use the same `records`, so that they agree on every boundary: on quoted line
 breaks, on stray quotes inside a cell, and on a quote that is opened and never closed. Such a quote would swallow the
-rest of the file; after RUNAWAY lines or bytes its first line is given as a damaged record and reading goes on behind it.
+rest of the file; after RUNAWAY lines or bytes its first line is given as damaged, and reading goes on behind it.
 """
 
 from __future__ import annotations

@@ -10,7 +10,9 @@ from uuid import UUID
 
 from msgspec import UNSET, structs
 
-from handbill.contacts import mapping, phones, progress, report, store, understand
+from handbill.contacts import import_store as store
+from handbill.contacts import mapping, phones, progress, report, understand
+from handbill.contacts.import_store import Stored
 from handbill.contacts.model import (
     OPEN,
     Cause,
@@ -29,7 +31,6 @@ from handbill.contacts.parse import Reader
 from handbill.contacts.reasons import REASONS
 from handbill.contacts.running import CHUNKS, UPLOADS, Runner
 from handbill.contacts.sources import Bounds
-from handbill.contacts.store import Stored
 from handbill.contacts.uploads import Received, Uploads
 from handbill.infra.postgres import Database
 from handbill.jobs.service import JobsService
@@ -91,8 +92,8 @@ class Imports:
         try:
             plan = await self._understood(received, region, like)
             new = Import(
-                import_id=import_id, file_name=received.name, size=received.size, status="ready", paused=False, plan=plan,
-                counts=Counts(), created_at=self._clock.now(), version=1, created_by=actor,
+                import_id=import_id, file_name=received.name, size=received.size, status="ready", paused=False,
+                plan=plan, counts=Counts(), created_at=self._clock.now(), version=1, created_by=actor,
                 sha256=received.sha256, fixes=fixes,
             )  # fmt: skip
             async with self._database.tenant(tenant_id) as tx:
@@ -232,7 +233,7 @@ class Imports:
                 raise _state(one.info, "undone")
             if await store.table_taken(tx, tenant_id, import_id):
                 raise Conflict(
-                    "Another import is writing contacts at this moment; nothing was changed. Try again when it is done.",
+                    "Another import is writing contacts now; nothing was changed. Try again when it is done.",
                     code="IMPORT_STATE",
                 )
             moved = await store.move_import(tx, tenant_id, structs.replace(one.info, status="undoing", error=None))

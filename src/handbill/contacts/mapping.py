@@ -16,21 +16,114 @@ _FALLBACK = 60
 
 NAMES: dict[str, frozenset[str]] = {
     "phone": frozenset(
-        ["phone", "phonenumber", "telephone", "tel", "mobile", "mobilephone", "mobilenumber", "cell", "cellphone", "cellular", "celular", "fone", "telefone", "telefono", "movil", "handy", "telefon", "mobil", "mobilnummer", "telefonnummer", "whatsapp", "whatsappnumber", "whatsappphone", "wa", "msisdn", "numero", "contactnumber", "contactphone", "portable", "rufnummer", "nomor", "nohp", "sdt", "phoneno", "mobileno", "telno"]
+        [
+            "phone",
+            "phonenumber",
+            "telephone",
+            "tel",
+            "mobile",
+            "mobilephone",
+            "mobilenumber",
+            "cell",
+            "cellphone",
+            "cellular",
+            "celular",
+            "fone",
+            "telefone",
+            "telefono",
+            "movil",
+            "handy",
+            "telefon",
+            "mobil",
+            "mobilnummer",
+            "telefonnummer",
+            "whatsapp",
+            "whatsappnumber",
+            "whatsappphone",
+            "wa",
+            "msisdn",
+            "numero",
+            "contactnumber",
+            "contactphone",
+            "portable",
+            "rufnummer",
+            "nomor",
+            "nohp",
+            "sdt",
+            "phoneno",
+            "mobileno",
+            "telno",
+        ]
     ),
     "email": frozenset(
-        ["email", "emailaddress", "mail", "mailaddress", "correo", "correoelectronico", "courriel", "epost", "emailid", "workemail"]
+        [
+            "email",
+            "emailaddress",
+            "mail",
+            "mailaddress",
+            "correo",
+            "correoelectronico",
+            "courriel",
+            "epost",
+            "emailid",
+            "workemail",
+        ]
     ),
     "external_id": frozenset(
-        ["id", "externalid", "customerid", "userid", "clientid", "customerno", "customernumber", "kundennummer", "idcliente", "clienteid", "codigocliente", "codigo", "memberid", "contactid", "crmid", "uid", "distinctid"]
+        [
+            "id",
+            "externalid",
+            "customerid",
+            "userid",
+            "clientid",
+            "customerno",
+            "customernumber",
+            "kundennummer",
+            "idcliente",
+            "clienteid",
+            "codigocliente",
+            "codigo",
+            "memberid",
+            "contactid",
+            "crmid",
+            "uid",
+            "distinctid",
+        ]
     ),
-    "name": frozenset(["name", "fullname", "contactname", "customername", "nome", "nomecompleto", "nombre", "nombrecompleto", "cliente"]),
-    "first_name": frozenset(["firstname", "givenname", "forename", "vorname", "primeironome", "prenom", "primernombre"]),
-    "last_name": frozenset(["lastname", "surname", "familyname", "nachname", "sobrenome", "apellido", "apellidos", "nomdefamille"]),
+    "name": frozenset(
+        [
+            "name",
+            "fullname",
+            "contactname",
+            "customername",
+            "nome",
+            "nomecompleto",
+            "nombre",
+            "nombrecompleto",
+            "cliente",
+        ]
+    ),
+    "first_name": frozenset(
+        ["firstname", "givenname", "forename", "vorname", "primeironome", "prenom", "primernombre"]
+    ),
+    "last_name": frozenset(
+        ["lastname", "surname", "familyname", "nachname", "sobrenome", "apellido", "apellidos", "nomdefamille"]
+    ),
     "locale": frozenset(["locale", "language", "lang", "idioma", "sprache", "langue"]),
     "tags": frozenset(["tags", "tag", "labels", "label", "etiquetas", "etiqueta", "groups", "lists"]),
     "consent": frozenset(
-        ["consent", "optin", "optedin", "marketingconsent", "acceptsmarketing", "consentimento", "consentimiento", "subscribed", "newsletter", "einwilligung"]
+        [
+            "consent",
+            "optin",
+            "optedin",
+            "marketingconsent",
+            "acceptsmarketing",
+            "consentimento",
+            "consentimiento",
+            "subscribed",
+            "newsletter",
+            "einwilligung",
+        ]
     ),
 }
 
@@ -42,7 +135,7 @@ def plain(name: str) -> str:
 
 
 def is_header(first: Sequence[str], rest: Sequence[Sequence[str]]) -> bool:
-    """A header names things: it has no address in it, no cell twice, and at least one word that is known or no number."""
+    """A header names things: it has no address in it, no number, no cell twice."""
     cells = [cell.strip() for cell in first]
     filled = [cell for cell in cells if cell]
     if not filled or len(filled) < len(cells) / 2:

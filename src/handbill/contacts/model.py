@@ -39,7 +39,7 @@ Channels = Annotated[list[Channel], Meta(max_length=3)]
 
 
 class Contact(msgspec.Struct, frozen=True):
-    """`whatsapp` is the phone as WhatsApp counts it. `granted` and `denied` are the channels the contact spoke about."""
+    """`whatsapp` is the phone as WhatsApp counts it. `granted`, `denied`: the channels the contact spoke about."""
 
     contact_id: UUID
     phone: str | None
@@ -151,9 +151,6 @@ class Recipient(msgspec.Struct, frozen=True):
     denied: bool
     suppressed: str | None
     """Why the address must not be written to, if so."""
-
-
-# --- imports
 
 
 class Column(msgspec.Struct, frozen=True):

@@ -311,8 +311,9 @@ class _Chunk:
         key = str(getattr(fields, self._key))
         consent = NULL if fields.consent is None else ("t" if fields.consent else "f")
         self._staged.append(
-            f"{self._head}{zlib.crc32(key.encode()) % self._task.slices}\t{row}\t{self._ids(row)}\t{fields.phone or NULL}"
-            f"\t{fields.whatsapp or NULL}\t{_or_null(fields.email)}\t{_or_null(fields.external_id)}"
+            f"{self._head}{zlib.crc32(key.encode()) % self._task.slices}\t{row}\t{self._ids(row)}"
+            f"\t{fields.phone or NULL}\t{fields.whatsapp or NULL}"
+            f"\t{_or_null(fields.email)}\t{_or_null(fields.external_id)}"
             f"\t{_or_null(fields.name)}\t{_or_null(fields.locale)}\t{_json(fields.attributes)}"
             f"\t{_array(fields.tags)}\t{consent}\n"
         )

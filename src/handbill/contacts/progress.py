@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 
+from handbill.contacts.import_store import Stored
 from handbill.contacts.model import Counts, Progress
-from handbill.contacts.store import Stored
 
 PARSING = 0.6
 """The share of the whole time that reading usually takes; merging takes the rest."""

@@ -6,11 +6,11 @@ import csv
 import io
 from collections.abc import Sequence
 
+from handbill.contacts.import_store import Finding
 from handbill.contacts.marks import marked
 from handbill.contacts.model import Plan
 from handbill.contacts.parse import original_cells
 from handbill.contacts.reasons import REASONS
-from handbill.contacts.store import Finding
 from handbill.contacts.understand import OURS
 
 

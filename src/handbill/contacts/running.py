@@ -13,13 +13,14 @@ from uuid import UUID
 
 from msgspec import structs
 
-from handbill.contacts import parse, split, store
+from handbill.contacts import import_store as store
+from handbill.contacts import parse, split
 from handbill.contacts import undo as back
+from handbill.contacts.import_store import Stored
 from handbill.contacts.mapping import ATTRIBUTE
 from handbill.contacts.model import Import, Kept, Plan, Status
 from handbill.contacts.progress import counted
 from handbill.contacts.sources import Bounds
-from handbill.contacts.store import Stored
 from handbill.contacts.uploads import Uploads
 from handbill.infra.postgres import Database, Tx
 from handbill.jobs.service import Outbox
@@ -237,7 +238,7 @@ class Runner:
         log.warning("import-failed", tenant=tenant_id, import_id=str(import_id), reason=reason.partition(":")[0])
 
     async def end(self, tx: Tx, tenant_id: int, one: Stored, status: Status, error: str | None = None) -> Stored:
-        """Failed or cancelled: staged rows go, counts say what was done, the table is free. Call it holding the table."""
+        """Failed or cancelled: staged rows go, counts say what was done. Call it holding the table."""
         number = one.info.import_id
         await tx.patient(PATIENCE_S)
         await store.drop_staged(tx, tenant_id, number)

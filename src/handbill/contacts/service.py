@@ -3,13 +3,13 @@
 Other rooms may join these tables in statements of their own, because consent and suppression must be looked at in the
 statement that sends, not before it:
 
-`contacts.contacts` (tenant_id, contact_id): `phone` E.164, `whatsapp` the address WhatsApp counts, `email` in lower case,
-`external_id`, `name`, `locale`, `attributes` jsonb, `tags` text[], `granted` and `denied` text[] of channels (`whatsapp`,
-`sms`, `email`): a channel is in one of them or in none.
+`contacts.contacts` (tenant_id, contact_id): `phone` E.164, `whatsapp` the address WhatsApp counts, `email` in lower
+case, `external_id`, `name`, `locale`, `attributes` jsonb, `tags` text[], `granted` and `denied` text[] of channels
+(`whatsapp`, `sms`, `email`): a channel is in one of them or in none.
 The address on a channel is `whatsapp`, `phone` (sms) or `email`; it is the one to be unique by in a campaign.
 
-`contacts.suppressions` (tenant_id, channel, address): `reason`, `until` (null: for ever). An address must not be written to
-while `until is null or until > now`.
+`contacts.suppressions` (tenant_id, channel, address): `reason`, `until` (null: for ever). An address must not be
+written to while `until is null or until > now`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from pathlib import Path
 
 import msgspec
 
-from handbill.contacts import phones, store
+from handbill.contacts import import_store as store
+from handbill.contacts import phones
 from handbill.contacts.book import Book, People, address_of
 from handbill.contacts.imports import Imports, file_chunks
 from handbill.contacts.running import SLICE_ROWS, Runner

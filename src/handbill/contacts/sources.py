@@ -107,7 +107,7 @@ def _blocks(path: Path, packed: bool, bounds: Bounds, size: int = BLOCK) -> Iter
 
 
 def canonical(path: Path, target: Path, reading: Reading, bounds: Bounds) -> tuple[Path, int]:
-    """The canonical file and where its text begins. Written anew each time it is asked for, then renamed: repeatable."""
+    """The canonical file and where its text begins. Written anew each time, then renamed: repeatable."""
     if reading.format == "xlsx":
         sheet = _sheet(path, bounds, reading.sheet)
         return _written(target, iter([_as_csv(sheet, None).encode()])), 0

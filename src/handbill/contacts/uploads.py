@@ -19,9 +19,10 @@ import msgspec
 from python_multipart.exceptions import MultipartParseError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
-from handbill.kit.errors import Busy, Invalid, TooLarge
+from handbill.kit.errors import Busy, HandbillError, Invalid, TooLarge
 
 FIELD_LIMIT = 65_536
+DRAINED = 64 << 20
 SPARE = 256 << 20
 """Bytes of disk that an upload leaves for everybody else."""
 
@@ -51,6 +52,15 @@ class Uploads:
         self, import_id: UUID, chunks: AsyncIterator[bytes], content_type: str, name: str, length: int | None
     ) -> Received:
         """The body, as a form's file or as it is. Nothing is left behind unless all of it came."""
+        try:
+            return await self._received(import_id, chunks, content_type, name, length)
+        except HandbillError:
+            await _drained(chunks)
+            raise
+
+    async def _received(
+        self, import_id: UUID, chunks: AsyncIterator[bytes], content_type: str, name: str, length: int | None
+    ) -> Received:
         if length is not None and length > self.limit + FIELD_LIMIT:
             raise self._too_large()
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -100,6 +110,15 @@ class Uploads:
             (self.folder / file).unlink(missing_ok=True)
 
 
+async def _drained(chunks: AsyncIterator[bytes]) -> None:
+    """A client that is still sending does not hear an answer; a sender without end is cut off all the same."""
+    left = DRAINED
+    async for chunk in chunks:
+        left -= len(chunk)
+        if left < 0:
+            return
+
+
 def clean_name(name: str) -> str:
     """The file's own name for people, never for paths."""
     base = re.sub(r"[\x00-\x1f\x7f\ud800-\udfff]", "", name.replace("\\", "/").rpartition("/")[2])
@@ -132,7 +151,7 @@ class _Sink:
 
 
 class _Form:
-    """multipart/form-data as it streams by: the part `file` goes to disk, small fields are kept, the rest is refused."""
+    """A form as it streams by: the part `file` goes to disk, small fields are kept, the rest is refused."""
 
     def __init__(self, sink: _Sink, content_type: str) -> None:
         boundary = parse_options_header(content_type)[1].get(b"boundary")

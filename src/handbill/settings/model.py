@@ -284,8 +284,8 @@ class Contacts(msgspec.Struct, frozen=True):
     ] = 20
     keep_days: Annotated[int, Meta(ge=1, description="Days for which uploaded files are kept.")] = 7
     parsers: Annotated[
-        int | None, Meta(ge=1, le=256, description="Processes that parse files; unset means one for each core.")
-    ] = None
+        int, Meta(ge=0, le=256, description="Processes that parse files; 0 means one for each core.")
+    ] = 0
 
 
 class Settings(msgspec.Struct, frozen=True):

@@ -109,7 +109,7 @@ class ImportWorkers:
     """The three queues of an import, and the processes that parse for them; they start and stop as one chore."""
 
     def __init__(self, house: House, pulse: Pulse) -> None:
-        self._pool = CpuPool(house.settings.contacts.parsers)
+        self._pool = CpuPool(house.settings.contacts.parsers or None)
         tasks = ContactTasks(house.contacts.runner, self._pool.run)
         self.ready = asyncio.Event()
         # Parsing waits for a process anyway: more chunks at once would only fill the memory.
