@@ -72,6 +72,8 @@ async def run(service: ContactsService, tenant: int, import_id: UUID) -> Import:
             phase = "chunk" if info.status == "parsing" else "slice"
             async with service._database.worker() as tx:
                 parts = await store.open_parts(tx, tenant, import_id, phase)
+            if not parts:  # a job that died behind its commit is delivered again, and goes on from there
+                await runner.advance(tenant, import_id)
             for no in parts:
                 if phase == "chunk":
                     await runner.chunk(tenant, import_id, no, inline)

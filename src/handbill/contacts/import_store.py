@@ -202,11 +202,6 @@ async def known_keys(tx: Tx, tenant_id: int, key: str, values: Sequence[str]) ->
     return {row["key"] for row in await tx.fetch(statement, tenant_id, list(values))}
 
 
-async def same_file(tx: Tx, tenant_id: int, sha256: str) -> UUID | None:
-    found: UUID | None = await tx.fetchval(S.same_file, tenant_id, sha256)
-    return found
-
-
 async def old_files(tx: Tx, before: datetime) -> list[tuple[int, UUID, list[str]]]:
     rows = await tx.fetch(S.old_files, before)
     return [(row["tenant_id"], row["import_id"], [row["file"], row["canonical"] or row["file"]]) for row in rows]
@@ -214,10 +209,6 @@ async def old_files(tx: Tx, before: datetime) -> list[tuple[int, UUID, list[str]
 
 async def file_gone(tx: Tx, tenant_id: int, import_id: UUID) -> None:
     await tx.execute(S.file_gone, tenant_id, import_id)
-
-
-async def stuck_imports(tx: Tx) -> list[tuple[int, UUID]]:
-    return [(row["tenant_id"], row["import_id"]) for row in await tx.fetch(S.stuck_imports)]
 
 
 # --- the way back

@@ -203,10 +203,8 @@ class Imports:
                 return one.info
             moved = await store.move_import(tx, tenant_id, structs.replace(one.info, paused=paused))
             if not paused:
-                await self._runner.enqueue(tx, tenant_id, moved)
+                await self._runner.go_on(tx, tenant_id, moved)
             await self._note(tx, tenant_id, actor, "import.pause" if paused else "import.resume", moved.info)
-        if not paused:  # a phase may have ended while nobody was allowed to begin the next
-            await self._runner.advance(tenant_id, import_id)
         return (await self._stored(tenant_id, import_id)).info
 
     async def cancel(self, tenant_id: int, import_id: UUID, *, actor: str) -> Import:

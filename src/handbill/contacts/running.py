@@ -74,12 +74,14 @@ class Runner:
         """The file becomes chunks."""
         async with self._database.worker() as tx:
             one = await store.read_import(tx, tenant_id, import_id, lock=True)
-            if one is None or one.info.paused or one.info.status not in ("queued", "splitting"):
-                return "nothing to do"
-            if one.info.status == "queued":
+            waiting = one is not None and not one.info.paused and one.info.status in ("queued", "splitting")
+            if waiting and one is not None and one.info.status == "queued":
                 if await store.number(tx, "running_imports", tenant_id, import_id) >= self._at_once:
                     raise NotNow
                 one = await self._move(tx, tenant_id, one.info, "splitting", started=True)
+        if one is None or not waiting:
+            await self.advance(tenant_id, import_id)
+            return "nothing to do"
         source, target = self._uploads.path(one.file), self._uploads.canonical(import_id)
         try:
             cut: split.Cut = await cpu(
@@ -209,6 +211,13 @@ class Runner:
             one = await store.read_import(tx, tenant_id, waiting, lock=True)
             if one is not None and one.info.status == "parsed":
                 await self._next(tx, tenant_id, one)
+
+    async def go_on(self, tx: Tx, tenant_id: int, one: Stored) -> None:
+        """After a pause: the phase may have ended meanwhile. Call it holding the table."""
+        if await self._over(tx, tenant_id, one):
+            await self._next(tx, tenant_id, one)
+        else:
+            await self.enqueue(tx, tenant_id, one)
 
     async def enqueue(self, tx: Tx, tenant_id: int, one: Stored) -> None:
         """The jobs that the import's phase still needs, recorded in the transaction of the change."""

@@ -6,6 +6,7 @@ They lie in one directory below the home (or where the operator says), which eve
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import hashlib
 import os
@@ -22,7 +23,7 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 from handbill.kit.errors import Busy, HandbillError, Invalid, TooLarge
 
 FIELD_LIMIT = 65_536
-DRAINED = 64 << 20
+DRAINED, DRAINED_S = 64 << 20, 10
 SPARE = 256 << 20
 """Bytes of disk that an upload leaves for everybody else."""
 
@@ -113,10 +114,12 @@ class Uploads:
 async def _drained(chunks: AsyncIterator[bytes]) -> None:
     """A client that is still sending does not hear an answer; a sender without end is cut off all the same."""
     left = DRAINED
-    async for chunk in chunks:
-        left -= len(chunk)
-        if left < 0:
-            return
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(DRAINED_S):
+            async for chunk in chunks:
+                left -= len(chunk)
+                if left < 0:
+                    return
 
 
 def clean_name(name: str) -> str:

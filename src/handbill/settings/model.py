@@ -283,6 +283,12 @@ class Contacts(msgspec.Struct, frozen=True):
         int, Meta(ge=1, le=10_000, description="Imports of one tenant under way above which uploads are refused.")
     ] = 20
     keep_days: Annotated[int, Meta(ge=1, description="Days for which uploaded files are kept.")] = 7
+    chunk_bytes: Annotated[int, Meta(ge=4_096, le=67_108_864, description="Bytes of a file that one job parses.")] = (
+        1_048_576
+    )
+    slice_rows: Annotated[
+        int, Meta(ge=100, le=1_000_000, description="Rows of an import that one transaction merges, about.")
+    ] = 25_000
     parsers: Annotated[
         int, Meta(ge=0, le=256, description="Processes that parse files; 0 means one for each core.")
     ] = 0

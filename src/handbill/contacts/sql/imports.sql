@@ -116,14 +116,6 @@ order by created_at limit 500
 -- name: file_gone
 update contacts.imports set file_gone = true where tenant_id = $1 and import_id = $2
 
--- name: same_file
-select import_id from contacts.imports where tenant_id = $1 and sha256 = $2 and status = 'done' order by import_id desc limit 1
-
--- name: stuck_imports
--- no-tenant: the sweep looks after every tenant's imports
-select tenant_id, import_id from contacts.imports
-where status in ('queued', 'splitting', 'parsing', 'merging', 'undoing') and not paused limit 1000
-
 -- name: share_import
 -- Held while a part is done: a pause, a cancel or an end waits for it, other parts do not.
 select * from contacts.imports where tenant_id = $1 and import_id = $2 for share
