@@ -1,7 +1,7 @@
 """Death in the middle of an import and of its undoing: run on, it ends in the same table as if nobody had died.
 
-The points are counted, then every EACH-th of them is died at: enough to meet every statement's neighbourhood in the time
-that the gate has.
+The points are counted, then every EACH-th of them is died at: enough to meet every statement's neighbourhood in the
+time that the gate has.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from tests.kit.engines import Engines
 SMALL = {"chunk_bytes": 1_200, "slice_rows": 20}
 EACH = 11
 COPY = Sql(
-    "insert into contacts.contacts select $2, contact_id, phone, whatsapp, email, external_id, name, locale, attributes,"
-    " tags, granted, denied, version, created_at, updated_at from contacts.contacts where tenant_id = $1",
+    "insert into contacts.contacts select $2, contact_id, phone, whatsapp, email, external_id, name, locale,"
+    " attributes, tags, granted, denied, version, created_at, updated_at from contacts.contacts where tenant_id = $1",
     "copy_contacts",
 )
 

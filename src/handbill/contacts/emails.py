@@ -19,7 +19,8 @@ Answer = tuple[str | None, str]
 _ATOM = r"[a-z0-9_+\-]+"
 _LABEL = r"[a-z0-9](?:[a-z0-9\-]{0,61}[a-z0-9])?"
 _PLAIN = re.compile(rf"{_ATOM}(?:\.{_ATOM})*@(?:{_LABEL}\.)+[a-z]{{2,24}}")
-_SPECIAL = frozenset(SPECIAL)
+_SPECIAL = frozenset(name.rpartition(".")[2] for name in SPECIAL)
+"""Last labels under which the library has something to say; it is asked then."""
 _INVISIBLE = re.compile(r"[\u200b-\u200f\u202a-\u202e\u2060\ufeff\u00ad]")
 _WRAPPED = re.compile(r"[^<>]*<(?:mailto:)?([^<>]+)>[;,]?|(?:mailto:)?(.*?)[;,]?", re.IGNORECASE)
 
@@ -46,8 +47,7 @@ def quick(lowered: str) -> bool:
     local, _, domain = lowered.partition("@")
     if len(local) > 64 or "--" in domain or len(domain) > 253:
         return False
-    last = domain.rpartition(".")[2]
-    return last not in _SPECIAL and not any(domain.endswith("." + name) or domain == name for name in _SPECIAL)
+    return domain.rpartition(".")[2] not in _SPECIAL
 
 
 def library(text: str) -> str | None:

@@ -36,6 +36,10 @@ _LIKELY = [
 ]
 
 
+_LATIN = frozenset({"cp1250", "cp1252", "cp1254", "ascii"})
+_PAGES = {"TR": "cp1254"} | dict.fromkeys(("PL", "CZ", "SK", "HU", "SI", "HR", "RO", "BA", "RS", "AL"), "cp1250")
+
+
 def bom(head: bytes) -> tuple[str, int] | None:
     """The encoding that the first bytes announce, and how many they are."""
     for mark, name in _BOMS:
@@ -44,7 +48,7 @@ def bom(head: bytes) -> tuple[str, int] | None:
     return None
 
 
-def guess(head: bytes, whole: bool) -> str:
+def guess(head: bytes, whole: bool, region: str | None = None) -> str:
     """From the head of a file; `whole` when there is no more of it. Confirmed later, when all bytes were seen."""
     if found := bom(head):
         return found[0]
@@ -56,7 +60,7 @@ def guess(head: bytes, whole: bool) -> str:
     good = sum(valid_utf8(line, final=True) for line in lines)
     if lines and good >= 0.5 * len(lines):
         return MIXED
-    return _legacy(head[:SAMPLE])
+    return _legacy(head[:SAMPLE], region)
 
 
 def _wide(head: bytes) -> str | None:
@@ -67,10 +71,12 @@ def _wide(head: bytes) -> str | None:
     return "utf-16-le" if sample[1::2].count(0) > sample[0::2].count(0) else "utf-16-be"
 
 
-def _legacy(sample: bytes) -> str:
+def _legacy(sample: bytes, region: str | None) -> str:
+    """Another alphabet shows itself; which of the Latin pages it is, only the region can say."""
     best = from_bytes(sample, cp_isolation=_LIKELY).best()
-    name = best.encoding if best is not None else "cp1252"
-    return name.replace("_", "-") if name.startswith("utf") else name
+    if best is None or best.encoding in _LATIN:
+        return _PAGES.get(region or "", "cp1252")
+    return best.encoding
 
 
 def valid_utf8(data: bytes, *, final: bool) -> bool:

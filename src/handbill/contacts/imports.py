@@ -133,9 +133,7 @@ class Imports:
         if patch.header is not UNSET and patch.header != plan.reading.header:
             path = str(self._uploads.path(before.file))
             try:
-                plan = await asyncio.to_thread(
-                    understand.reheaded, path, before.info.file_name, self._bounds, plan, patch.header
-                )
+                plan = await asyncio.to_thread(understand.reheaded, path, self._bounds, plan, patch.header)
             except FileNotFoundError:
                 raise _gone() from None
         plan = _patched(plan, patch)
@@ -156,9 +154,7 @@ class Imports:
         plan = one.info.plan
         path = str(self._uploads.path(one.file))
         try:
-            head = await asyncio.to_thread(
-                understand.head_rows, path, one.info.file_name, self._bounds, plan, min(rows, PREVIEW_ROWS)
-            )
+            head = await asyncio.to_thread(understand.head_rows, path, self._bounds, plan, min(rows, PREVIEW_ROWS))
         except FileNotFoundError:
             raise _gone() from None
         reader = Reader(plan)

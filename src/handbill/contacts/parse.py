@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -338,13 +339,12 @@ class _Chunk:
 
 
 _ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r", "\x00": ""})
+_SPECIAL = re.compile(r"[\\\t\n\r\x00]")
 
 
 def escaped(text: str) -> str:
-    """A value in COPY's text form. What no text column can hold is shown as a replacement."""
-    if text.isalnum() and text.isascii():
-        return text
-    return text.encode("utf-8", "replace").decode().translate(_ESCAPES)
+    """A value in COPY's text form."""
+    return text.translate(_ESCAPES) if _SPECIAL.search(text) else text
 
 
 def _or_null(text: str | None) -> str:
@@ -352,7 +352,7 @@ def _or_null(text: str | None) -> str:
 
 
 def _json(found: dict[str, Any]) -> str:
-    return msgspec.json.encode(found).decode().translate(_ESCAPES) if found else "{}"
+    return msgspec.json.encode(found).decode().replace("\\", "\\\\") if found else "{}"
 
 
 def _array(tags: list[str]) -> str:

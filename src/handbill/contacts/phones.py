@@ -82,7 +82,7 @@ def _whole(damaged: re.Match[str]) -> str | None:
 def _read(text: str, region: str | None) -> Answer:
     if text.startswith("00"):
         text = "+" + text[2:].lstrip("0") if region is None else text
-    found = library(text, region)
+    found = quick(text, region) or library(text, region)
     if found is not None:
         return found, ""
     if found := _variant(text, region):
@@ -188,6 +188,13 @@ class _Plan:
         self.lengths = frozenset(data.general_desc.possible_length)
         self.valid = valid
 
+    def without_code(self, digits: str) -> str:
+        """A number too long for the plan that begins with its country code has lost its plus; "" when in doubt."""
+        rest = digits[len(self.cc) :]
+        if len(digits) <= max(self.lengths) or (self.prefix and (found := self.prefix.match(rest)) and found.end()):
+            return ""
+        return rest
+
     def national(self, digits: str) -> str | None:
         """The number without its trunk prefix; None where that takes more than cutting it off."""
         if self.prefix is not None and (prefix := self.prefix.match(digits)) and prefix.end():
@@ -197,14 +204,18 @@ class _Plan:
             if self.general.fullmatch(digits) and not self.general.fullmatch(rest):
                 rest = digits
             digits = rest
-        return digits if len(digits) in self.lengths and digits[0] != "0" else None
+        return digits if len(digits) in self.lengths and digits[0] != "0" else None  # no plan has the length 0
 
 
 def quick(text: str, region: str | None) -> str | None:
     """E.164 where it is plain what is meant, else None: ask the library."""
-    if not _PLAIN.fullmatch(text) or not text.isascii():
+    if not text.isascii():
         return None
-    digits = text.translate(_NOISE)
+    digits = text[1:] if text.startswith("+") else text
+    if not digits.isdigit():
+        if not _PLAIN.fullmatch(text):
+            return None
+        digits = text.translate(_NOISE)
     if text[0] == "+":
         if not 8 <= len(digits) <= 15:
             return None
@@ -214,8 +225,10 @@ def quick(text: str, region: str | None) -> str | None:
         if region is None or not 6 <= len(digits) <= 15:
             return None
         plan = _by_region(region)
-        if plan is None or digits.startswith(plan.cc) or (plan.idd is not None and plan.idd.match(digits)):
+        if plan is None or (plan.idd is not None and plan.idd.match(digits)):
             return None
+        if digits.startswith(plan.cc):
+            digits = plan.without_code(digits)
     if plan is None or (number := plan.national(digits)) is None or not plan.valid(number):
         return None
     return f"+{plan.cc}{number}"

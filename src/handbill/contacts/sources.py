@@ -41,7 +41,7 @@ class Bounds(msgspec.Struct, frozen=True):
     xlsx: int = 128 << 20
 
 
-def look(path: Path, name: str, bounds: Bounds) -> tuple[Reading, str]:
+def look(path: Path, name: str, bounds: Bounds, region: str | None = None) -> tuple[Reading, str]:
     """How the file is to be read, and its head as text."""
     with path.open("rb") as file:
         magic = file.read(4)
@@ -50,15 +50,9 @@ def look(path: Path, name: str, bounds: Bounds) -> tuple[Reading, str]:
         text = _as_csv(sheet, 200)
         return Reading("xlsx", sheet=sheet.name), text
     packed = magic.startswith(GZIP)
-    head = b""
-    for block in _blocks(path, packed, bounds, HEAD):
-        head += block
-        if len(head) >= HEAD:
-            break
-    whole = len(head) < HEAD
-    head = head[:HEAD]
-    encoding = encodings.guess(head, whole)
-    text = _head_text(head, encoding, whole)
+    head, whole = _head(path, packed, bounds)
+    encoding = encodings.guess(head, whole, region)
+    text = _head_text(head, whole, encoding)
     if "\x00" in text[:10_000] or _binary(text):
         raise Invalid("The file is no table: neither CSV, TSV, XLSX nor JSON lines.", code="IMPORT_NOT_A_TABLE")
     stem = name.lower().removesuffix(".gz")
@@ -68,12 +62,29 @@ def look(path: Path, name: str, bounds: Bounds) -> tuple[Reading, str]:
     return Reading("csv", encoding, dialect.delimiter, dialect.quote, packed=packed), text
 
 
+def head_text(path: Path, reading: Reading, bounds: Bounds) -> str:
+    """The head of a file that was looked at before, as the plan says it is read."""
+    if reading.format == "xlsx":
+        return _as_csv(_sheet(path, bounds, reading.sheet), 200)
+    return _head_text(*_head(path, reading.packed, bounds), reading.encoding)
+
+
+def _head(path: Path, packed: bool, bounds: Bounds) -> tuple[bytes, bool]:
+    """The first bytes, unpacked, and whether that is all."""
+    head = b""
+    for block in _blocks(path, packed, bounds, HEAD):
+        head += block
+        if len(head) >= HEAD:
+            break
+    return head[:HEAD], len(head) < HEAD
+
+
 def _binary(text: str) -> bool:
     odd = sum(letter < " " and letter not in "\t\r\n\x0b\x0c" for letter in text[:10_000])
     return odd > 0.02 * len(text[:10_000]) + 1
 
 
-def _head_text(head: bytes, encoding: str, whole: bool) -> str:
+def _head_text(head: bytes, whole: bool, encoding: str) -> str:
     mark = encodings.bom(head)
     body = head[mark[1] :] if mark else head
     if encoding in (encodings.MIXED, "cp1252"):

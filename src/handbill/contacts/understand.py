@@ -22,7 +22,7 @@ OURS = ("handbill_row", "handbill_reason", "handbill_field", "handbill_fix")
 
 def proposal(path: str, name: str, bounds: sources.Bounds, region: str | None, like: Plan | None = None) -> Plan:
     """`like`: the plan whose rejected rows these are; its columns are known by their names."""
-    reading, text = sources.look(Path(path), name, bounds)
+    reading, text = sources.look(Path(path), name, bounds, region)
     lines = list(io.StringIO(text))
     if reading.format == "jsonl":
         names = _keys(lines)
@@ -43,20 +43,21 @@ def proposal(path: str, name: str, bounds: sources.Bounds, region: str | None, l
     return Plan(reading, columns, key=mapping.key_of(columns), region=region)
 
 
-def reheaded(path: str, name: str, bounds: sources.Bounds, plan: Plan, header: bool) -> Plan:
+def reheaded(path: str, bounds: sources.Bounds, plan: Plan, header: bool) -> Plan:
     """The same plan for a file whose first row is (not) a header after all: names and proposals are made anew."""
-    reading, text = sources.look(Path(path), name, bounds)
+    reading = plan.reading
     if reading.format == "jsonl":
         return plan
+    text = sources.head_text(Path(path), reading, bounds)
     names, rows = _named(_table(list(io.StringIO(text)), reading), header)
     columns = mapping.propose(names, rows, plan.region)
     reading = msgspec.structs.replace(reading, header=header)
     return msgspec.structs.replace(plan, reading=reading, columns=columns, key=mapping.key_of(columns))
 
 
-def head_rows(path: str, name: str, bounds: sources.Bounds, plan: Plan, most: int) -> list[list[str] | str]:
+def head_rows(path: str, bounds: sources.Bounds, plan: Plan, most: int) -> list[list[str] | str]:
     """The first rows below the header, each as its cells or as the reason why it has none."""
-    _, text = sources.look(Path(path), name, bounds)
+    text = sources.head_text(Path(path), plan.reading, bounds)
     found: list[list[str] | str] = []
     skip = plan.reading.header and plan.reading.format != "jsonl"
     for cells, _ in rows_of(io.StringIO(text), plan):

@@ -55,6 +55,12 @@ def text(raw: str) -> Answer:
 def day(raw: str, order: DateOrder) -> Answer:
     """A date as ISO 8601. Two-digit years are read as no more than ten years ahead of 2025."""
     cell = raw.strip()
+    if len(cell) == 10 and cell[4] == "-" and cell[7] == "-" and cell.isascii():
+        try:
+            date.fromisoformat(cell)
+        except ValueError:
+            return None, DATE_INVALID
+        return cell, ""
     if found := _ISO.fullmatch(cell) or _COMPACT.fullmatch(cell):
         return _made(int(found[1]), int(found[2]), int(found[3]))
     if found := _PARTS.fullmatch(cell):

@@ -83,7 +83,7 @@ where tenant_id = $1 and status = 'parsed' and not paused order by started_at, i
 
 -- name: by_index
 -- no-tenant: how this transaction's statements are planned; fresh tables have no statistics to tell it
-select set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true)
+select set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true), set_config('work_mem', '32MB', true)
 
 -- name: drop_staged
 delete from contacts.import_rows where tenant_id = $1 and import_id = $2

@@ -47,7 +47,7 @@ with staged as (
     insert into contacts.contacts (tenant_id, contact_id, phone, whatsapp, email, external_id, name, locale, attributes,
         tags, granted, denied, created_at, updated_at)
     select $1, contact_id, phone, whatsapp, email, external_id, name, locale, attributes,
-        contacts.add_tags(tags, $8::text[]),
+        case when tags = '{}' then $8::text[] else contacts.add_tags(tags, $8::text[]) end,
         case when consent then $9::text[] else '{}' end, case when consent then '{}' else $9::text[] end,
         $13::timestamptz, $13::timestamptz
     from matched where found is null
