@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -12,7 +14,7 @@ from handbill.infra.postgres import Database
 from handbill.infra.redis import Redis
 from handbill.tenants.model import NewKey
 from handbill.tenants.service import TenantService
-from tests.kit.processes import process
+from tests.kit.processes import handbill, process
 from tests.kit.waiting import eventually
 
 FILE = (
@@ -25,7 +27,7 @@ FILE = (
 
 
 async def test_from_the_file_to_the_table_and_back(
-    handbill_env: dict[str, str], database: Database, redis: Redis, tenant: int
+    handbill_env: dict[str, str], database: Database, redis: Redis, tenant: int, tmp_path: Path
 ) -> None:
     tenants = TenantService(database, redis, seal_key=b"s" * 32)
     key = await tenants.create_key(tenant, NewKey(kind="secret", name="all", scopes=["*"]), actor="test")
@@ -91,6 +93,8 @@ async def test_from_the_file_to_the_table_and_back(
         left = await call("GET", "/admin/contacts")
         assert [one["name"] for one in left["items"]] == ["Eve"]
 
+        await by_hand(env, tenant, tmp_path)
+
         assert (await call("POST", "/admin/imports?name=x.csv", 413, data=io.BytesIO(b"a,b\n" * 600_000)))[
             "code"
         ] == "IMPORT_TOO_LARGE"
@@ -101,3 +105,19 @@ async def test_from_the_file_to_the_table_and_back(
         failed = await reaches(f"/admin/imports/{told['import_id']}", "failed")
         assert failed["info"]["error"].startswith("IMPORT_TOO_LARGE")
         assert (await call("POST", "/admin/imports", 400, data=b"\x00\x01\x02" * 500))["code"] == "IMPORT_NOT_A_TABLE"
+
+
+async def by_hand(env: dict[str, str], tenant: int, folder: Path) -> None:
+    """The same by the command line: the worker is the one that runs already."""
+    file, report = folder / "more.csv", folder / "rejected.csv"
+    file.write_text("phone,name\n+5511987653333,Gus\nnone,Hal\n")
+    code, said = await handbill("contacts", "import", str(file), "--tenant", str(tenant), "--json", env=env)
+    assert code == 0, said
+    made = json.loads(said.splitlines()[0])
+    assert (made["status"], made["counts"]["created"], made["counts"]["rejected"]) == ("done", 1, 1)
+    owner = ("--tenant", str(tenant))
+    code, said = await handbill("contacts", "report", made["import_id"], *owner, "--csv", str(report), env=env)
+    assert (code, "PHONE_MISSING" in said) == (0, True), said
+    assert "none,Hal,3,PHONE_MISSING" in report.read_text(encoding="utf-8-sig")
+    code, said = await handbill("contacts", "undo", made["import_id"], *owner, env=env)
+    assert (code, "is undone" in said) == (0, True), said

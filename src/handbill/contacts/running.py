@@ -23,6 +23,7 @@ from handbill.contacts.progress import counted
 from handbill.contacts.sources import Bounds
 from handbill.contacts.uploads import Uploads
 from handbill.infra.postgres import Database, Tx
+from handbill.jobs.model import Backoff, JobOptions
 from handbill.jobs.service import Outbox
 from handbill.kit.clock import Clock
 from handbill.kit.errors import Invalid, TooLarge
@@ -32,6 +33,8 @@ UPLOADS, CHUNKS, PERSIST = "upload_jobs", "upload_chunks", "import_persistence"
 PROCESS_UPLOAD, PROCESS_CHUNK = "process-upload", "process-chunk"
 PERSIST_SLICE, UNDO_IMPORT = "persist-contacts", "undo-import"
 
+OFTEN = JobOptions(attempts=10, backoff=Backoff("exponential", delay_ms=1_000, jitter=0.2))
+"""A worker that is restarted takes an attempt of every job it held; a long import must outlive several restarts."""
 SLICE_ROWS = 25_000
 UNDO_ROWS = 2_000
 PATIENCE_S = 300.0
@@ -234,7 +237,8 @@ class Runner:
         elif status == "undoing":
             jobs = [(PERSIST, UNDO_IMPORT, {})]
         for queue, name, extra in jobs:
-            await self._outbox.put(tx, queue, name, {"importId": str(number), **extra}, tenant_id=tenant_id)
+            data = {"importId": str(number), **extra}
+            await self._outbox.put(tx, queue, name, data, tenant_id=tenant_id, opts=OFTEN)
 
     async def fail(self, tenant_id: int, import_id: UUID, reason: str) -> None:
         """It cannot go on. What was merged stays, and can be undone."""
