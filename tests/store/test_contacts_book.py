@@ -40,6 +40,8 @@ async def test_contacts_are_made_found_changed_and_removed(book: Book, tenant: i
         page = await book.search(tenant, None, 10, ContactFilter(word))
         assert [one.contact_id for one in page.items] == [found.contact_id], word
     assert (await book.search(tenant, None, 10, ContactFilter("C%7"))).items == []
+    assert (await book.search(tenant, None, 10, ContactFilter("nn@x.org"))).items == []
+    assert (await book.search(tenant, None, 10, ContactFilter("+5511 9876", tag="c"))).items == []
     first = await book.search(tenant, None, 1, ContactFilter())
     rest = await book.search(tenant, first.next, 1, ContactFilter())
     assert [one.contact_id for one in (*first.items, *rest.items)] == [made.contact_id, bob.contact_id]

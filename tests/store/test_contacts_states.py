@@ -15,9 +15,12 @@ from handbill.contacts.running import NotNow
 from handbill.contacts.service import ContactsService, file_chunks
 from handbill.infra.postgres import Database
 from handbill.infra.redis import Redis
+from handbill.infra.sqlfiles import Sql
 from handbill.kit.errors import Conflict, Invalid, NotFound, Throttled
 from tests.kit import messy
 from tests.kit.address_book import ACTOR, contacts, imported, inline, people, run, table, uploaded
+
+AGED = Sql("update contacts.imports set created_at = now() - interval '1 year' where tenant_id = $1", "aged")
 
 
 @pytest.fixture
@@ -192,3 +195,30 @@ async def test_what_cannot_be_planned_is_refused(
     assert (await imported(service, tenant, empty)).status == "done"
     with pytest.raises(NotFound):
         await imports.read(tenant, uuid4())
+
+
+async def test_old_files_and_reports_go(
+    service: ContactsService, database: Database, redis: Redis, tenant: int, file: Path
+) -> None:
+    done = await imported(service, tenant, file, region=messy.REGION)
+    waiting = await uploaded(service, tenant, file)
+    dropped = await uploaded(service, tenant, file)
+    stored = service.uploads.path(f"{dropped.import_id}.bin")
+    assert stored.exists()
+    await service.imports.cancel(tenant, dropped.import_id, actor=ACTOR)
+    assert not stored.exists()
+    await service.sweep()
+    assert service.uploads.path(f"{done.import_id}.bin").exists()
+    assert "reject" in {cause.severity for cause in (await service.imports.report(tenant, done.import_id)).causes}
+    async with database.worker() as tx:
+        await tx.execute(AGED, tenant)
+    await service.sweep()
+    assert not service.uploads.path(f"{done.import_id}.bin").exists()
+    assert not any(
+        cause.severity == "reject" for cause in (await service.imports.report(tenant, done.import_id)).causes
+    )
+    with pytest.raises(Conflict):
+        await service.imports.preview(tenant, waiting.import_id)
+    await service.imports.start(tenant, waiting.import_id, actor=ACTOR)
+    failed = await run(service, tenant, waiting.import_id)
+    assert (failed.status, (failed.error or "").partition(":")[0]) == ("failed", "IMPORT_FILE_GONE")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -11,12 +11,11 @@ from uuid import UUID
 from msgspec import UNSET, structs
 
 from handbill.contacts import import_store as store
-from handbill.contacts import mapping, phones, progress, report, understand
+from handbill.contacts import planning, progress, report, understand
 from handbill.contacts.import_store import Stored
 from handbill.contacts.model import (
     OPEN,
     Cause,
-    Column,
     Counts,
     Import,
     ImportView,
@@ -24,14 +23,13 @@ from handbill.contacts.model import (
     Plan,
     PlanPatch,
     Preview,
-    PreviewRow,
     Report,
 )
 from handbill.contacts.parse import Reader
 from handbill.contacts.reasons import REASONS
 from handbill.contacts.running import CHUNKS, UPLOADS, Runner
 from handbill.contacts.sources import Bounds
-from handbill.contacts.uploads import Received, Uploads
+from handbill.contacts.uploads import Received, Uploads, drained
 from handbill.infra.postgres import Database
 from handbill.jobs.service import JobsService
 from handbill.kit import etags, pages
@@ -41,6 +39,8 @@ from handbill.kit.ids import Ids
 from handbill.kit.pages import Page
 from handbill.tenants.service import Audit
 
+READY = 10
+"""Uploads that may lie there unstarted, for each import that may be under way."""
 PREVIEW_ROWS = 50
 REPORT_ROWS = 2_000
 
@@ -84,8 +84,12 @@ class Imports:
         fixes: UUID | None = None,
     ) -> Import:
         """The file is on disk, and looked at: the answer holds the proposal. Nothing is imported before `start`."""
-        _check_region(region)
-        await self._admit(tenant_id)
+        try:
+            planning.check_region(region)
+            await self._admit(tenant_id)
+        except HandbillError:
+            await drained(chunks)
+            raise
         like = await self._stored(tenant_id, fixes) if fixes is not None else None
         import_id = self._ids.new()
         received = await self._uploads.receive(import_id, chunks, content_type, name, length)
@@ -115,6 +119,12 @@ class Imports:
                     code="IMPORTS_WAITING",
                     retry_after=30,
                 )
+            if await store.number(tx, "ready_imports", tenant_id) >= self._waiting * READY:
+                raise Throttled(
+                    "Too many uploads of yours were never started; nothing was kept. Start or cancel some.",
+                    code="IMPORTS_WAITING",
+                    retry_after=30,
+                )
 
     async def _understood(self, received: Received, region: str | None, like: Stored | None) -> Plan:
         path = str(self._uploads.path(received.file))
@@ -136,7 +146,7 @@ class Imports:
                 plan = await asyncio.to_thread(understand.reheaded, path, self._bounds, plan, patch.header)
             except FileNotFoundError:
                 raise _gone() from None
-        plan = _patched(plan, patch)
+        plan = planning.patched(plan, patch)
         async with self._database.tenant(tenant_id) as tx:
             one = _there(await store.read_import(tx, tenant_id, import_id, lock=True))
             etags.check(if_version, one.info.version)
@@ -163,7 +173,7 @@ class Imports:
         async with self._database.tenant(tenant_id) as tx:
             known = await store.known_keys(tx, tenant_id, plan.key, keys)
         first = 2 if plan.reading.header and plan.reading.format != "jsonl" else 1
-        return Preview(plan, list(_previewed(plan, head, read, known, first)))
+        return Preview(plan, list(planning.previewed(plan, head, read, known, first)))
 
     # --- start, pause, resume, cancel, undo
 
@@ -175,7 +185,7 @@ class Imports:
                 if one.info.status in OPEN or one.info.status == "done":
                     return one.info
                 raise _state(one.info, "started")
-            _check_ready(one.info.plan)
+            planning.check_ready(one.info.plan)
             queued = structs.replace(one.info, status="queued")
             moved = await store.move_import(tx, tenant_id, queued)
             await self._runner.enqueue(tx, tenant_id, moved)
@@ -213,6 +223,9 @@ class Imports:
             if one.info.status not in (*OPEN, "ready") or one.info.status == "undoing":
                 raise _state(one.info, "cancelled")
             moved = await self._runner.end(tx, tenant_id, one, "cancelled")
+            if one.info.status == "ready":  # nobody will need it: there is nothing to report, and nothing to undo
+                await store.file_gone(tx, tenant_id, import_id)
+                tx.after_commit(lambda: asyncio.to_thread(self._uploads.remove, one.file))
             await self._note(tx, tenant_id, actor, "import.cancel", moved.info)
         return moved.info
 
@@ -303,67 +316,6 @@ async def file_chunks(path: Path, size: int = 1 << 18) -> AsyncIterator[bytes]:
     with path.open("rb") as file:
         while block := file.read(size):
             yield block
-
-
-def _previewed(
-    plan: Plan, head: list[list[str] | str], read: list[Any], known: set[str], first: int
-) -> Iterator[PreviewRow]:
-    seen: set[str] = set()
-    for row, (cells, fields) in enumerate(zip(head, read, strict=True), first):
-        if isinstance(cells, str):
-            yield PreviewRow(row, "reject", {}, cells)
-        elif fields is None:
-            yield PreviewRow(row, "blank", {})
-        elif fields.reject is not None:
-            yield PreviewRow(row, "reject", _shown(fields), fields.reject[0], fields.reject[1])
-        else:
-            key = str(getattr(fields, plan.key))
-            outcome = "duplicate" if key in seen else "match" if key in known else "create"
-            seen.add(key)
-            notes = [f"{field}: {code}" for code, field, _ in fields.notes] + fields.repairs
-            yield PreviewRow(row, outcome, _shown(fields), notes=notes)  # type: ignore[arg-type] # one of three words
-
-
-def _shown(fields: Any) -> dict[str, Any]:
-    hidden = ("reject", "notes", "repairs", "whatsapp", "first_name", "last_name")
-    return {name: value for name, value in structs.asdict(fields).items() if value and name not in hidden}
-
-
-def _patched(plan: Plan, patch: PlanPatch) -> Plan:
-    changed: dict[str, Any] = {}
-    if patch.columns is not UNSET:
-        columns = list(plan.columns)
-        for edit in patch.columns:
-            if edit.index >= len(columns):
-                raise Invalid(
-                    "There is no such column; nothing was changed.",
-                    code="IMPORT_MAPPING",
-                    faults=[Fault("columns", f"the file has {len(columns)} columns, counted from 0")],
-                )
-            columns[edit.index] = Column(columns[edit.index].name, edit.target, edit.kind, edit.date_order)
-        changed["columns"] = columns
-    for name in ("key", "policy", "region", "tags", "consent"):
-        if (value := getattr(patch, name)) is not UNSET:
-            changed[name] = value
-    new = structs.replace(plan, **changed)
-    _check_region(new.region)
-    mapping.check(new.columns, new.key)
-    return new
-
-
-def _check_ready(plan: Plan) -> None:
-    mapping.check(plan.columns, plan.key)
-    if plan.consent is None and any(column.target == "consent" for column in plan.columns):
-        raise Invalid(
-            "A column speaks of consent, and the plan does not say for which channels; nothing was started.",
-            code="IMPORT_MAPPING",
-            faults=[Fault("consent", "give channels and source, or map the column to an attribute")],
-        )
-
-
-def _check_region(region: str | None) -> None:
-    if region is not None and not phones.is_region(region):
-        raise Invalid("There is no such region.", faults=[Fault("region", "an ISO code such as BR")])
 
 
 def _there(found: Stored | None) -> Stored:

@@ -27,6 +27,7 @@ from handbill.contacts.imports import Imports, file_chunks
 from handbill.contacts.running import SLICE_ROWS, Runner
 from handbill.contacts.sources import Bounds
 from handbill.contacts.split import CHUNK
+from handbill.contacts.store import sweep_findings
 from handbill.contacts.uploads import Uploads
 from handbill.infra.postgres import Database
 from handbill.infra.state import StateTable
@@ -72,6 +73,7 @@ class ContactsPolicy(msgspec.Struct, frozen=True):
     at_once: int = 2
     waiting: int = 20
     keep_days: int = 7
+    report_days: int = 90
     chunk_bytes: int = CHUNK
     slice_rows: int = SLICE_ROWS
 
@@ -107,10 +109,13 @@ class ContactsService:
         self.erase = self.book.erase
 
     async def sweep(self) -> int:
-        """Remove files that are no longer needed, and suppressions that have ended. How many files went."""
+        """Remove files and reports that are old, and suppressions that have ended. How many files went."""
+        now = self._clock.now()
         await self.book.sweep()
-        before = self._clock.now() - timedelta(days=self._policy.keep_days)
+        before = now - timedelta(days=self._policy.keep_days)
         async with self._database.worker() as tx:
+            await tx.patient(300)
+            await sweep_findings(tx, now - timedelta(days=self._policy.report_days))
             old = await store.old_files(tx, before)
         for tenant_id, import_id, files in old:
             await asyncio.to_thread(self.uploads.remove, *files)

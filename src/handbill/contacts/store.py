@@ -75,17 +75,33 @@ async def delete_contact(tx: Tx, tenant_id: int, contact_id: UUID) -> None:
 
 async def external_taken(tx: Tx, tenant_id: int, external_id: str, but: UUID) -> bool:
     """Whether another contact has this id; until the end of the transaction nobody else can ask."""
+    await tx.execute(S.hold_external, tenant_id, external_id)
     return bool(await tx.fetchval(S.external_taken, tenant_id, external_id, but))
 
 
 async def page_contacts(tx: Tx, tenant_id: int, after: UUID | None, limit: int, chosen: ContactFilter) -> list[Contact]:
     word = chosen.search
+    if (bounds := _address_bounds(word)) is not None:
+        rows = await tx.fetch(S.page_by_address, tenant_id, after, limit, chosen.tag, chosen.channel, *bounds)
+        return [_contact(row) for row in rows]
     plain = _like(word) if word else None
     rows = await tx.fetch(
         S.page_contacts, tenant_id, after, limit, chosen.tag, chosen.channel, f"%{plain}%" if word else None,
         f"{plain}%" if word else None, f"{_like(word.replace(' ', ''))}%" if word else None,
     )  # fmt: skip
     return [_contact(row) for row in rows]
+
+
+def _address_bounds(word: str | None) -> tuple[str, str, str] | None:
+    """A word that can only be the beginning of a number or of an address is looked up by the index."""
+    bare = (word or "").replace(" ", "").replace("-", "")
+    if len(bare) >= 5 and bare[0] == "+" and bare[1:].isascii() and bare[1:].isdigit():
+        kind = "phone"
+    elif word and "@" in word and " " not in word and word.isascii():
+        kind, bare = "email", word.lower()
+    else:
+        return None
+    return kind, bare, bare[:-1] + chr(ord(bare[-1]) + 1)
 
 
 def _like(word: str) -> str:
@@ -159,6 +175,10 @@ async def standing_suppressions(
 ) -> dict[str, str]:
     rows = await tx.fetch(S.standing_suppressions, tenant_id, channel, list(addresses), now)
     return {row["address"]: row["reason"] for row in rows}
+
+
+async def sweep_findings(tx: Tx, before: datetime) -> int:
+    return await tx.execute(S.sweep_findings, before)
 
 
 async def sweep_suppressions(tx: Tx, now: datetime) -> int:

@@ -56,7 +56,7 @@ class Uploads:
         try:
             return await self._received(import_id, chunks, content_type, name, length)
         except HandbillError:
-            await _drained(chunks)
+            await drained(chunks)
             raise
 
     async def _received(
@@ -111,7 +111,7 @@ class Uploads:
             (self.folder / file).unlink(missing_ok=True)
 
 
-async def _drained(chunks: AsyncIterator[bytes]) -> None:
+async def drained(chunks: AsyncIterator[bytes]) -> None:
     """A client that is still sending does not hear an answer; a sender without end is cut off all the same."""
     left = DRAINED
     with contextlib.suppress(TimeoutError):

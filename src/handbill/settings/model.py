@@ -283,6 +283,7 @@ class Contacts(msgspec.Struct, frozen=True):
         int, Meta(ge=1, le=10_000, description="Imports of one tenant under way above which uploads are refused.")
     ] = 20
     keep_days: Annotated[int, Meta(ge=1, description="Days for which uploaded files are kept.")] = 7
+    report_days: Annotated[int, Meta(ge=1, description="Days for which the rejected rows of an import are kept.")] = 90
     chunk_bytes: Annotated[int, Meta(ge=4_096, le=67_108_864, description="Bytes of a file that one job parses.")] = (
         1_048_576
     )

@@ -205,6 +205,7 @@ def _contacts(house: House) -> ContactsService:
         at_once=given.imports_at_once,
         waiting=given.imports_waiting,
         keep_days=given.keep_days,
+        report_days=given.report_days,
         chunk_bytes=given.chunk_bytes,
         slice_rows=given.slice_rows,
     )

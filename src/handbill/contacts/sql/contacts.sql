@@ -23,17 +23,32 @@ delete from contacts.contacts where tenant_id = $1 and contact_id = $2
 -- name: forget_consents
 delete from contacts.consent_log where tenant_id = $1 and contact_id = any ($2::uuid[])
 
+-- name: hold_external
+-- A statement of its own: what is asked afterwards must see what the one before us has committed.
+select pg_advisory_xact_lock(hashtextextended('contacts:' || $1::int || ':' || $2::text, 0)), $1::int as tenant_id
+
 -- name: external_taken
-select pg_advisory_xact_lock(hashtextextended('contacts:' || $1::int || ':' || $2::text, 0)) is null
-    or exists (select from contacts.contacts where tenant_id = $1 and external_id = $2 and contact_id <> $3)
+select exists (select from contacts.contacts where tenant_id = $1 and external_id = $2 and contact_id <> $3)
 
 -- name: page_contacts
--- Addresses are found by their beginning, names by any part; the first by an index, the last by reading on.
+-- Any part of a name, or the beginning of an address or id: reads on in the order of ids until the page is full.
 select * from contacts.contacts c
 where tenant_id = $1 and ($2::uuid is null or contact_id > $2)
   and ($4::text is null or $4 = any (tags))
   and ($5::text is null or case $5 when 'email' then email else phone end is not null)
   and ($6::text is null or name ilike $6 or email like $7 or phone like $8 or external_id like $7)
+order by contact_id limit $3
+
+-- name: page_by_address
+-- The beginning of an address, by its index: $6 says which, $7 and $8 are the bounds.
+select * from (
+    select * from contacts.contacts where $6::text = 'phone' and tenant_id = $1 and phone >= $7 and phone < $8
+    union all
+    select * from contacts.contacts where $6::text = 'email' and tenant_id = $1 and email >= $7 and email < $8
+) c
+where tenant_id = $1 and ($2::uuid is null or contact_id > $2)
+  and ($4::text is null or $4 = any (tags))
+  and ($5::text is null or case $5 when 'email' then email else phone end is not null)
 order by contact_id limit $3
 
 -- name: find_by_address
@@ -121,3 +136,8 @@ where tenant_id = $1 and exists (select from unnest($2::text[]) w where position
 
 -- name: erase_suppression_notes
 update contacts.suppressions set note = null where tenant_id = $1 and address = any ($2::text[]) and note is not null
+
+-- name: sweep_findings
+-- no-tenant: reports grow old in the same way for everybody
+delete from contacts.import_findings f using contacts.imports i
+where i.tenant_id = f.tenant_id and i.import_id = f.import_id and i.created_at < $1

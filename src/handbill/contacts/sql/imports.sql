@@ -29,6 +29,9 @@ returning *
 select count(*)::int from contacts.imports
 where tenant_id = $1 and status in ('queued', 'splitting', 'parsing', 'parsed', 'merging', 'undoing')
 
+-- name: ready_imports
+select count(*)::int from contacts.imports where tenant_id = $1 and status = 'ready' and not file_gone
+
 -- name: running_imports
 select count(*)::int from contacts.imports
 where tenant_id = $1 and import_id <> $2 and not paused and status in ('splitting', 'parsing', 'merging', 'undoing')
