@@ -47,7 +47,7 @@ def look(path: Path, name: str, bounds: Bounds, region: str | None = None) -> tu
         magic = file.read(4)
     if magic.startswith(ZIP):
         sheet = _sheet(path, bounds)
-        text = _as_csv(sheet, 200)
+        text = "".join(_as_csv(sheet, 200))
         return Reading("xlsx", sheet=sheet.name), text
     packed = magic.startswith(GZIP)
     head, whole = _head(path, packed, bounds)
@@ -65,7 +65,7 @@ def look(path: Path, name: str, bounds: Bounds, region: str | None = None) -> tu
 def head_text(path: Path, reading: Reading, bounds: Bounds) -> str:
     """The head of a file that was looked at before, as the plan says it is read."""
     if reading.format == "xlsx":
-        return _as_csv(_sheet(path, bounds, reading.sheet), 200)
+        return "".join(_as_csv(_sheet(path, bounds, reading.sheet), 200))
     return _head_text(*_head(path, reading.packed, bounds), reading.encoding)
 
 
@@ -121,7 +121,7 @@ def canonical(path: Path, target: Path, reading: Reading, bounds: Bounds) -> tup
     """The canonical file and where its text begins. Written anew each time, then renamed: repeatable."""
     if reading.format == "xlsx":
         sheet = _sheet(path, bounds, reading.sheet)
-        return _written(target, iter([_as_csv(sheet, None).encode()])), 0
+        return _written(target, (part.encode() for part in _as_csv(sheet, None))), 0
     start = 0
     with path.open("rb") as file:
         head = file.read(4)
@@ -218,14 +218,19 @@ def _check_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> None:
                 raise zipfile.BadZipFile("an entry is larger than it says")
 
 
-def _as_csv(sheet: Any, most: int | None) -> str:
+def _as_csv(sheet: Any, most: int | None) -> Iterator[str]:
+    """The sheet's rows as CSV, some at a time."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     for number, row in enumerate(sheet.iter_rows()):
         if most is not None and number >= most:
             break
         writer.writerow([cell_text(cell) for cell in row])
-    return text.getvalue()
+        if text.tell() > BLOCK:
+            yield text.getvalue()
+            text.seek(0)
+            text.truncate()
+    yield text.getvalue()
 
 
 def cell_text(cell: Any) -> str:
