@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ import pytest
 
 from handbill.infra.postgres import Database
 from handbill.infra.redis import Redis
+from handbill.infra.sqlfiles import Sql
 from tests.kit import messy
 from tests.kit.address_book import ACTOR, contacts, imported, people, run, table
 
@@ -60,3 +63,17 @@ async def test_every_policy_equals_the_rows_applied_in_order(
     undone = await run(service, tenant, done.import_id)
     assert (undone.status, undone.undo_kept) == ("undone", 0)
     assert await table(database, tenant) == before
+
+
+async def test_a_copied_chunk_is_let_go_without_the_collector(database: Database) -> None:
+    """Held until a cycle is collected, every chunk of a file would stay in memory: 865 MB for three million rows."""
+    text = b"".join(b"%d\n" % number for number in range(20_000))
+    gc.disable()
+    try:
+        async with database.worker() as tx:
+            await tx.execute(Sql("create temporary table copied (a text) on commit drop", "made"))
+            before = sys.getrefcount(text)
+            assert await tx.copy_text("copied", ["a"], text) == 20_000
+            assert sys.getrefcount(text) == before
+    finally:
+        gc.enable()
