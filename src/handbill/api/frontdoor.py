@@ -51,7 +51,7 @@ class FrontDoor:
         state["request_id"] = number
         state["client_ip"] = self._clients.address(client[0] if client else "", headers.get(b"x-forwarded-for"))
         answer = _Answer(send, number, self._cors, headers.get(b"origin"), scope)
-        limited = _Limited(receive, headers, self._body_limit, state)
+        limited = _Limited(receive, headers, self._body_limit, scope)
         mark = REQUEST_ID.set(number)
         started = time.perf_counter()
         metrics.API_IN_FLIGHT.inc()
@@ -130,10 +130,14 @@ class _Answer:
 
 
 class _Limited:
-    """Counts the body while it is read, refuses it past the limit, and keeps what was read for error messages."""
+    """Counts the body while it is read, refuses it past the limit, and keeps what was read for error messages.
 
-    def __init__(self, receive: Receive, headers: dict[bytes, bytes], limit: int, state: dict[str, Any]) -> None:
+    A route with `streams` in its opt takes files: it counts for itself, by a limit of its own.
+    """
+
+    def __init__(self, receive: Receive, headers: dict[bytes, bytes], limit: int, scope: Scope) -> None:
         self._receive = receive
+        self._scope = scope
         self._limit = limit
         self._size = 0
         self._whole = False
@@ -141,9 +145,12 @@ class _Limited:
         length = headers.get(b"content-length", b"")
         self._too_long = length.isdigit() and int(length) > limit
         if b"json" in headers.get(b"content-type", b""):
-            state["raw_body"] = self._chunks = []
+            scope["state"]["raw_body"] = self._chunks = []
 
     async def __call__(self) -> MutableMapping[str, Any]:
+        handler = self._scope.get("route_handler")
+        if handler is not None and handler.opt.get("streams"):
+            return await self._streamed()
         if self._too_long:
             await drain(self._receive)
             raise too_large(self._limit)
@@ -160,5 +167,13 @@ class _Limited:
             self._whole = not message.get("more_body", False)
         elif not self._whole:
             # Litestar would take what has come so far for the whole: half a file must not pass for a file.
+            raise Invalid("The client left before its body was whole; nothing was done.", code="BODY_CUT")
+        return message
+
+    async def _streamed(self) -> MutableMapping[str, Any]:
+        message = await self._receive()
+        if message["type"] == "http.request":
+            self._whole = not message.get("more_body", False)
+        elif not self._whole:
             raise Invalid("The client left before its body was whole; nothing was done.", code="BODY_CUT")
         return message

@@ -30,7 +30,7 @@ class Idempotency(ASGIMiddleware):
     async def handle(self, scope: Scope, receive: Receive, send: Send, next_app: ASGIApp) -> None:
         sent = _key_of(scope)
         principal = scope["state"].get("principal")
-        if sent is None or principal is None:
+        if sent is None or principal is None or scope["route_handler"].opt.get("streams"):  # no file is held in memory
             await next_app(scope, receive, send)
             return
         key = check_key(sent)

@@ -6,6 +6,7 @@ from types import ModuleType
 
 from handbill.adstats import routes as adstats
 from handbill.banners import routes as banners
+from handbill.contacts import routes as contacts
 from handbill.events import routes as events
 from handbill.insights import routes as insights
 from handbill.jobs import routes as jobs
@@ -24,6 +25,7 @@ MOUNTS: dict[str, ModuleType] = {
     "insights": insights,
     "adstats": adstats,
     "reports": reports,
+    "contacts": contacts,
 }
 
 FASTLANES: tuple[str, ...] = ("banners", "capture")

@@ -180,6 +180,21 @@ CODES: dict[str, str] = {
     "RAW_GONE": "The raw rows of these days are gone, and nothing can be added up without them.",
     "SELLPAGE_IN_USE": "Campaigns lead to this sellpage; nothing was changed.",
     "SELLPAGE_NOT_FOUND": "There is no such sellpage in this tenant.",
+    # --- contacts
+    "CONTACT_NOT_FOUND": "There is no such contact in this tenant.",
+    "EXTERNAL_ID_TAKEN": "Another contact has this external id; nothing was changed.",
+    "SUPPRESSION_NOT_FOUND": "This address is not on the suppression list.",
+    "IMPORT_NOT_FOUND": "There is no such import in this tenant.",
+    "IMPORT_STATE": "The import is not in a state that allows this; nothing was changed.",
+    "IMPORT_MAPPING": "The columns, or the key, cannot be used as they are mapped; `faults` says which.",
+    "IMPORT_NOT_A_TABLE": "The file is no table that can be read; nothing was kept.",
+    "IMPORT_DAMAGED": "The file is damaged, cut off or locked by a password; nothing was kept.",
+    "IMPORT_EMPTY": "There is nothing in the file; nothing was kept.",
+    "IMPORT_TOO_LARGE": "The file, or what it unpacks to, is larger than is taken; nothing was kept.",
+    "IMPORT_FILE_GONE": "The uploaded file has been removed; upload it again.",
+    "IMPORTS_WAITING": "Too many of your imports are under way; nothing was kept, try again after `Retry-After`.",
+    "BAD_FORM": "The form cannot be read, or has no part named `file`; nothing was kept.",
+    # --- more of banners
     "TOO_MANY_ROWS": "The answer would have more than 10,000 rows; ask for less.",
     # --- segments
     "SEGMENT_NOT_FOUND": "There is no such segment.",

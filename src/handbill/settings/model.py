@@ -336,6 +336,37 @@ class Adstats(msgspec.Struct, frozen=True):
     ] = 2_000
 
 
+class Contacts(msgspec.Struct, frozen=True):
+    upload_dir: Annotated[
+        str | None,
+        Meta(description="Where uploaded files lie, seen by every API and worker; unset means `uploads` in the home."),
+    ] = None
+    upload_limit: Annotated[int, Meta(ge=1_024, description="The largest uploaded file, in bytes.")] = 1_073_741_824
+    unpacked_limit: Annotated[int, Meta(ge=1_024, description="The most bytes a packed file may unpack to.")] = (
+        4_294_967_296
+    )
+    xlsx_limit: Annotated[
+        int, Meta(ge=1_024, description="The most bytes an XLSX may unpack to; it is read whole, unlike the others.")
+    ] = 134_217_728
+    imports_at_once: Annotated[
+        int, Meta(ge=1, le=100, description="Imports of one tenant that run at the same time; the others wait.")
+    ] = 2
+    imports_waiting: Annotated[
+        int, Meta(ge=1, le=10_000, description="Imports of one tenant under way above which uploads are refused.")
+    ] = 20
+    keep_days: Annotated[int, Meta(ge=1, description="Days for which uploaded files are kept.")] = 7
+    report_days: Annotated[int, Meta(ge=1, description="Days for which the rejected rows of an import are kept.")] = 90
+    chunk_bytes: Annotated[int, Meta(ge=4_096, le=67_108_864, description="Bytes of a file that one job parses.")] = (
+        1_048_576
+    )
+    slice_rows: Annotated[
+        int, Meta(ge=100, le=1_000_000, description="Rows of an import that one transaction merges, about.")
+    ] = 25_000
+    parsers: Annotated[
+        int, Meta(ge=0, le=256, description="Processes that parse files; 0 means one for each core.")
+    ] = 0
+
+
 class Settings(msgspec.Struct, frozen=True):
     """All of it. Built by `settings.load`, handed to the wiring, read by nobody else."""
 
@@ -360,3 +391,4 @@ class Settings(msgspec.Struct, frozen=True):
     insights: Insights = Insights()
     banners: Banners = Banners()
     adstats: Adstats = Adstats()
+    contacts: Contacts = Contacts()

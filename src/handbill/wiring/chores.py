@@ -190,6 +190,7 @@ PLANS: tuple[Plan, ...] = (
     Plan("jobs", "jobs:banners", queues.banners_worker),
     Plan("jobs", "jobs:stats-sync", queues.stats_sync_worker),
     Plan("jobs", "jobs:system", queues.system_worker),
+    Plan("jobs", "jobs:imports", queues.ImportWorkers),
     Plan("cron", "cron", queues.cron),
     Plan("cron", "leader", _leader),
 )

@@ -12,6 +12,7 @@ from handbill.adstats.providers.mock import MockProvider
 from handbill.adstats.service import AdstatsService
 from handbill.banners.service import BannersService, Catalogue, CatalogueBook, ShowPolicy, ThrottlePolicy
 from handbill.caps.service import CapsService
+from handbill.contacts.service import ContactsPolicy, ContactsService
 from handbill.events.capture import Capture, CapturePolicy
 from handbill.events.capture_limits import Allowance, Limits
 from handbill.events.edge import Edge, EdgePolicy
@@ -91,6 +92,8 @@ class House:
         self.tenants.erasures.siblings = self.people.siblings
         self.adstats = _adstats(self)
         self.reports = ReportsService(self.adstats, self.banners, Touches(self.clickhouse))
+        self.contacts = _contacts(self)
+        self.tenants.erasures.join("contacts", self.contacts.erase)
 
         self._core: tuple[tuple[str, Part], ...] = (
             ("postgres", self.database),
@@ -292,6 +295,23 @@ def _adstats(house: House) -> AdstatsService:
         mode=given.mode,
         raw_days=given.raw_days,
     )
+
+
+def _contacts(house: House) -> ContactsService:
+    given = house.settings.contacts
+    policy = ContactsPolicy(
+        folder=Path(given.upload_dir) if given.upload_dir else Path(house.settings.home) / "uploads",
+        upload_limit=given.upload_limit,
+        unpacked_limit=given.unpacked_limit,
+        xlsx_limit=given.xlsx_limit,
+        at_once=given.imports_at_once,
+        waiting=given.imports_waiting,
+        keep_days=given.keep_days,
+        report_days=given.report_days,
+        chunk_bytes=given.chunk_bytes,
+        slice_rows=given.slice_rows,
+    )
+    return ContactsService(house.database, house.jobs, house.tenants.audit, house.clock, policy)
 
 
 def _geo_file(settings: Settings) -> Path | None:

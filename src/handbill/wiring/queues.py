@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
@@ -13,10 +14,13 @@ from handbill.adstats.tasks import AdstatsTasks
 from handbill.banners.tasks import JOBS as BANNER_JOBS
 from handbill.banners.tasks import QUEUE as BANNERS
 from handbill.banners.tasks import BannerTasks
+from handbill.contacts.tasks import JOBS as CONTACT_JOBS
+from handbill.contacts.tasks import ContactTasks
 from handbill.jobs.chores import CronChore
 from handbill.jobs.cron import Schedule, Schedulers
 from handbill.jobs.model import Job
 from handbill.jobs.worker import JobWorker
+from handbill.jobs.worker.pool import CpuPool
 from handbill.kit.pulse import Pulse
 from handbill.wiring import shipping
 from handbill.wiring.house import House
@@ -28,12 +32,18 @@ JOBS = {
     "cron.rollup_dirty": "Recount past days that late events touched.",
     "cron.stats_audit": "Compare a few days of the stats with a recount, and look for days that were never rolled up.",
     "cron.parked_heal": "Send events that the database refused through the pipeline again, three times at most.",
+    "cron.contacts_sweep": "Remove uploaded files past their days, and suppressions that have ended.",
     "cron.retention": "Make months ahead, drop months nobody needs, forget keys past the horizon.",
     **ADSTATS_CRON,
 }
 """The jobs of the queue `system`, each started by the clock."""
 
-CATALOGUE: dict[str, dict[str, str]] = {BANNERS: BANNER_JOBS, STATS_SYNC: ADSTATS_JOBS, SYSTEM: JOBS}
+CATALOGUE: dict[str, dict[str, str]] = {
+    BANNERS: BANNER_JOBS,
+    **CONTACT_JOBS,
+    STATS_SYNC: ADSTATS_JOBS,
+    SYSTEM: JOBS,
+}
 """Every queue of the product and the jobs it carries, for the reference page."""
 
 DIRTY_REST = timedelta(seconds=30)
@@ -61,6 +71,10 @@ class SystemTasks:
         self._clock = house.clock
         self._history = shipping.history(house)
         self._adstats = AdstatsTasks(house.adstats, house.clock)
+        self._contacts = house.contacts
+
+    async def contacts_sweep(self, job: Job, ctx: Any) -> int:
+        return await self._contacts.sweep()
 
     async def rollup_dirty(self, job: Job, ctx: Any) -> int:
         return len(await self._banners.rollup.dirty(rest=DIRTY_REST))
@@ -84,6 +98,7 @@ class SystemTasks:
             "cron.rollup_dirty": self.rollup_dirty,
             "cron.stats_audit": self.audit,
             "cron.parked_heal": self.heal,
+            "cron.contacts_sweep": self.contacts_sweep,
             "cron.retention": self.retention,
             **self._adstats.cron_handlers(),
         }
@@ -97,6 +112,7 @@ def schedules(house: House) -> list[Schedule]:
         "cron.rollup_dirty": "* * * * *",
         "cron.stats_audit": "*/10 * * * *",
         "cron.parked_heal": "*/5 * * * *",
+        "cron.contacts_sweep": "17 * * * *",
         "cron.retention": given.retention_cron,
         "cron.adstats": house.settings.adstats.sync_cron,
         "cron.adstats_retention": given.retention_cron,
@@ -116,7 +132,32 @@ def stats_sync_worker(house: House, pulse: Pulse) -> JobWorker:
     return _worker(house, STATS_SYNC, AdstatsTasks(house.adstats, house.clock).handlers(), pulse)
 
 
-def _worker(house: House, queue: str, handlers: Mapping[str, Any], pulse: Pulse) -> JobWorker:
+class ImportWorkers:
+    """The three queues of an import, and the processes that parse for them; they start and stop as one chore."""
+
+    def __init__(self, house: House, pulse: Pulse) -> None:
+        self._pool = CpuPool(house.settings.contacts.parsers or None)
+        tasks = ContactTasks(house.contacts.runner, self._pool.run)
+        self.ready = asyncio.Event()
+        # Parsing waits for a process anyway: more chunks at once would only fill the memory.
+        lanes = {"upload_jobs": 2, "upload_chunks": self._pool.size + 1, "import_persistence": 2}
+        self._workers = [
+            _worker(house, queue, handlers, pulse, concurrency=lanes[queue], on_failed=tasks.failed)
+            for queue, handlers in tasks.handlers().items()
+        ]
+
+    async def start(self) -> None:
+        for worker in self._workers:
+            await worker.start()
+            await worker.ready.wait()
+        self.ready.set()
+
+    async def stop(self) -> None:
+        await asyncio.gather(*(worker.stop() for worker in self._workers))
+        await self._pool.stop()
+
+
+def _worker(house: House, queue: str, handlers: Mapping[str, Any], pulse: Pulse, **how: Any) -> JobWorker:
     given = house.settings.jobs
     return JobWorker(
         house.jobs.queues,
@@ -126,6 +167,7 @@ def _worker(house: House, queue: str, handlers: Mapping[str, Any], pulse: Pulse)
         stalled_ms=given.stalled_ms,
         grace_s=given.grace_s,
         pulse=pulse,
+        **how,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from handbill.adstats.service import STATE as ADSTATS
 from handbill.banners.service import STATE as BANNERS
 from handbill.caps.service import STATE as CAPS
+from handbill.contacts.service import STATE as CONTACTS
 from handbill.events.service import STATE as EVENTS
 from handbill.infra.state import StateTable
 from handbill.jobs.service import STATE as JOBS
@@ -12,7 +13,7 @@ from handbill.people.service import STATE as PEOPLE
 from handbill.segments.service import STATE as SEGMENTS
 from handbill.tenants.service import STATE as TENANTS
 
-TABLES: tuple[StateTable, ...] = (*TENANTS, *JOBS, *EVENTS, *CAPS, *BANNERS, *PEOPLE, *SEGMENTS, *ADSTATS)
+TABLES: tuple[StateTable, ...] = (*TENANTS, *JOBS, *EVENTS, *CAPS, *BANNERS, *PEOPLE, *SEGMENTS, *CONTACTS, *ADSTATS)
 
 REBUILT = (
     "hb:c:", "hb:caps:", "hb:event_names:", "hb:event_property_names:", "hb:incoming:", "hb:p:", "hb:person:",

@@ -153,6 +153,9 @@ DECIDE_FALLBACK = Counter("handbill_decide_fallback", "Decisions made without Re
 THROTTLE_REFUSED = Counter("handbill_throttle_refused", "Tracking requests refused by the limit per client address")
 THROTTLE_OPEN = Counter("handbill_throttle_open", "Tracking requests let pass because Redis was away")
 
+# --- contacts
+IMPORT_ROWS = Counter("handbill_import_rows", "Rows of imported files: parsed, rejected or merged", ("what",))
+
 # --- show
 REDIRECT_UNCOUNTED = Counter("handbill_redirect_uncounted", "Clicks led on but not counted, by the error", ("code",))
 GEO_FETCH = Counter("handbill_geo_fetch", "Attempts to fetch the GeoIP file: fetched or failed", ("how",))

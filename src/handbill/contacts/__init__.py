@@ -1,0 +1,1 @@
+"""Contacts: who may be written to, how they came in, and who must not be disturbed."""

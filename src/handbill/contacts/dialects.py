@@ -1,0 +1,116 @@
+"""CSV as it comes: which delimiter, which quotes, and where one record ends and the next begins.
+
+The splitter and the readers of chunks use the same `records`, so that they agree on every boundary: on quoted line
+breaks, on stray quotes inside a cell, and on a quote that is opened and never closed. Such a quote would swallow the
+rest of the file; after RUNAWAY lines or bytes its first line is given as damaged, and reading goes on behind it.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Sequence
+
+import clevercsv
+import msgspec
+
+RUNAWAY_LINES = 200
+RUNAWAY_BYTES = 131_072
+DELIMITERS = (",", ";", "\t", "|")
+
+csv.field_size_limit(1 << 20)
+
+
+class Dialect(msgspec.Struct, frozen=True):
+    delimiter: str = ","
+    quote: str = '"'
+
+
+class _Runaway(Exception):
+    """The record has no end within reach."""
+
+
+class _Lines:
+    """Gives lines to the csv reader and remembers those of the record under way."""
+
+    def __init__(self, lines: Iterator[str]) -> None:
+        self._source = lines
+        self._again: list[str] = []
+        self.taken: list[str] = []
+        self.size = 0
+
+    def __iter__(self) -> _Lines:
+        return self
+
+    def __next__(self) -> str:
+        if self._again:
+            line = self._again.pop()
+        else:
+            try:
+                line = next(self._source)
+            except StopIteration:
+                if self.taken:
+                    raise _Runaway from None
+                raise
+        self.taken.append(line)
+        self.size += len(line)
+        if len(self.taken) > 1 and (len(self.taken) > RUNAWAY_LINES or self.size > RUNAWAY_BYTES):
+            raise _Runaway
+        return line
+
+    def begin(self) -> None:
+        self.taken = []
+        self.size = 0
+
+    def give_back(self) -> str:
+        """All lines of the record but the first are read anew; the first is returned."""
+        first, *rest = self.taken
+        self._again.extend(reversed(rest))
+        self.begin()
+        return first
+
+
+def records(lines: Iterator[str], dialect: Dialect) -> Iterator[tuple[list[str] | None, list[str]]]:
+    """Each record's cells with the lines it came from; None for the cells of a damaged one. [] is an empty line."""
+    feed = _Lines(lines)
+    while True:
+        reader = csv.reader(feed, delimiter=dialect.delimiter, quotechar=dialect.quote)
+        try:
+            while True:
+                feed.begin()
+                cells = next(reader)
+                yield cells, feed.taken
+        except StopIteration:
+            return
+        except (_Runaway, csv.Error):
+            first = feed.give_back()
+            yield None, [first]
+
+
+def sniff(sample: str) -> Dialect:
+    """The dialect of a head: the delimiter that gives the most even table; clevercsv where none stands out."""
+    lines = list(io.StringIO(sample))[:200]
+    best, score = Dialect(), 0.0
+    for delimiter in DELIMITERS:
+        found = _score(lines, Dialect(delimiter))
+        if found > score:
+            best, score = Dialect(delimiter), found
+    if score >= 0.8 or not lines:
+        return best
+    try:
+        seen = clevercsv.Sniffer().sniff(sample[:8_000])
+    except clevercsv.Error:
+        return best
+    delimiter = (seen.delimiter if seen is not None else "") or ""
+    if seen is None or len(delimiter) != 1 or delimiter.isalnum() or delimiter in "\n\r@+. ":
+        return best
+    return Dialect(delimiter, seen.quotechar or '"')
+
+
+def _score(lines: Sequence[str], dialect: Dialect) -> float:
+    """How much of the head has the commonest width, if that is more than one cell."""
+    widths = [len(cells) for cells, _ in records(iter(lines), dialect) if cells]
+    if not widths:
+        return 0.0
+    common = max(set(widths), key=lambda width: (widths.count(width), width))
+    return widths.count(common) / len(widths) + common / 1_000 if common > 1 else 0.0

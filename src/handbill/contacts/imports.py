@@ -1,0 +1,346 @@
+"""The verbs of an import: upload, plan, preview, start, pause, resume, cancel, undo, report."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from msgspec import UNSET, structs
+
+from handbill.contacts import import_store as store
+from handbill.contacts import planning, progress, report, understand
+from handbill.contacts.import_store import Stored
+from handbill.contacts.model import (
+    OPEN,
+    Cause,
+    Counts,
+    Import,
+    ImportView,
+    Kept,
+    Plan,
+    PlanPatch,
+    Preview,
+    Report,
+)
+from handbill.contacts.parse import Reader
+from handbill.contacts.reasons import REASONS
+from handbill.contacts.running import CHUNKS, UPLOADS, Runner
+from handbill.contacts.sources import Bounds
+from handbill.contacts.uploads import Received, Uploads, drained
+from handbill.infra.postgres import Database
+from handbill.jobs.service import JobsService
+from handbill.kit import etags, pages
+from handbill.kit.clock import Clock
+from handbill.kit.errors import Conflict, Fault, HandbillError, Invalid, NotFound, Throttled
+from handbill.kit.ids import Ids
+from handbill.kit.pages import Page
+from handbill.tenants.service import Audit
+
+READY = 10
+"""Uploads that may lie there unstarted, for each import that may be under way."""
+PREVIEW_ROWS = 50
+REPORT_ROWS = 2_000
+
+
+class Imports:
+    def __init__(
+        self,
+        database: Database,
+        jobs: JobsService,
+        audit: Audit,
+        runner: Runner,
+        uploads: Uploads,
+        clock: Clock,
+        ids: Ids,
+        *,
+        bounds: Bounds,
+        waiting: int,
+    ) -> None:
+        self._database = database
+        self._jobs = jobs
+        self._audit = audit
+        self._runner = runner
+        self._uploads = uploads
+        self._clock = clock
+        self._ids = ids
+        self._bounds = bounds
+        self._waiting = waiting
+
+    # --- upload and plan
+
+    async def upload(
+        self,
+        tenant_id: int,
+        chunks: AsyncIterator[bytes],
+        *,
+        actor: str,
+        content_type: str = "",
+        name: str = "upload.csv",
+        length: int | None = None,
+        region: str | None = None,
+        fixes: UUID | None = None,
+    ) -> Import:
+        """The file is on disk, and looked at: the answer holds the proposal. Nothing is imported before `start`."""
+        try:
+            planning.check_region(region)
+            await self._admit(tenant_id)
+        except HandbillError:
+            await drained(chunks)
+            raise
+        like = await self._stored(tenant_id, fixes) if fixes is not None else None
+        import_id = self._ids.new()
+        received = await self._uploads.receive(import_id, chunks, content_type, name, length)
+        try:
+            plan = await self._understood(received, region, like)
+            new = Import(
+                import_id=import_id, file_name=received.name, size=received.size, status="ready", paused=False,
+                plan=plan, counts=Counts(), created_at=self._clock.now(), version=1, created_by=actor,
+                sha256=received.sha256, fixes=fixes,
+            )  # fmt: skip
+            async with self._database.tenant(tenant_id) as tx:
+                made = await store.insert_import(tx, tenant_id, new, received.file)
+                await self._note(tx, tenant_id, actor, "import.upload", made.info)
+        except HandbillError:
+            self._uploads.remove(received.file)
+            raise
+        return made.info
+
+    async def _admit(self, tenant_id: int) -> None:
+        """429 when this tenant's imports are behind: a new file would only wait."""
+        for queue in (UPLOADS, CHUNKS):
+            await self._jobs.pressure.check(queue, tenant_id)
+        async with self._database.tenant(tenant_id) as tx:
+            if await store.number(tx, "open_imports", tenant_id) >= self._waiting:
+                raise Throttled(
+                    "Too many of your imports are under way; nothing was kept, try again when one is done.",
+                    code="IMPORTS_WAITING",
+                    retry_after=30,
+                )
+            if await store.number(tx, "ready_imports", tenant_id) >= self._waiting * READY:
+                raise Throttled(
+                    "Too many uploads of yours were never started; nothing was kept. Start or cancel some.",
+                    code="IMPORTS_WAITING",
+                    retry_after=30,
+                )
+
+    async def _understood(self, received: Received, region: str | None, like: Stored | None) -> Plan:
+        path = str(self._uploads.path(received.file))
+        plan = like.info.plan if like is not None else None
+        try:
+            return await asyncio.to_thread(understand.proposal, path, received.name, self._bounds, region, plan)
+        except UnicodeDecodeError as error:
+            raise Invalid("The file's encoding cannot be made out.", code="IMPORT_NOT_A_TABLE") from error
+
+    async def change(
+        self, tenant_id: int, import_id: UUID, patch: PlanPatch, *, actor: str, if_version: int | None = None
+    ) -> Import:
+        """Edits the plan while the import is ready."""
+        before = await self._stored(tenant_id, import_id)
+        plan = before.info.plan
+        if patch.header is not UNSET and patch.header != plan.reading.header:
+            path = str(self._uploads.path(before.file))
+            try:
+                plan = await asyncio.to_thread(understand.reheaded, path, self._bounds, plan, patch.header)
+            except FileNotFoundError:
+                raise _gone() from None
+        plan = planning.patched(plan, patch)
+        async with self._database.tenant(tenant_id) as tx:
+            one = _there(await store.read_import(tx, tenant_id, import_id, lock=True))
+            etags.check(if_version, one.info.version)
+            if one.info.status != "ready" or one.info.version != before.info.version:
+                raise Conflict(
+                    "The import has been started or changed meanwhile; nothing was changed.", code="IMPORT_STATE"
+                )
+            changed = await store.change_plan(tx, tenant_id, import_id, plan)
+            await self._note(tx, tenant_id, actor, "import.plan", changed.info)
+        return changed.info
+
+    async def preview(self, tenant_id: int, import_id: UUID, rows: int = 20) -> Preview:
+        """The first rows and what would become of each. Nothing is changed."""
+        one = await self._stored(tenant_id, import_id)
+        plan = one.info.plan
+        path = str(self._uploads.path(one.file))
+        try:
+            head = await asyncio.to_thread(understand.head_rows, path, self._bounds, plan, min(rows, PREVIEW_ROWS))
+        except FileNotFoundError:
+            raise _gone() from None
+        reader = Reader(plan)
+        read = [reader.read(cells) if isinstance(cells, list) and cells else None for cells in head]
+        keys = [str(getattr(fields, plan.key)) for fields in read if fields is not None and fields.reject is None]
+        async with self._database.tenant(tenant_id) as tx:
+            known = await store.known_keys(tx, tenant_id, plan.key, keys)
+        first = 2 if plan.reading.header and plan.reading.format != "jsonl" else 1
+        return Preview(plan, list(planning.previewed(plan, head, read, known, first)))
+
+    # --- start, pause, resume, cancel, undo
+
+    async def start(self, tenant_id: int, import_id: UUID, *, actor: str) -> Import:
+        """From here on the worker has it. Starting it again changes nothing."""
+        async with self._database.tenant(tenant_id) as tx:
+            one = _there(await store.read_import(tx, tenant_id, import_id, lock=True))
+            if one.info.status != "ready":
+                if one.info.status in OPEN or one.info.status == "done":
+                    return one.info
+                raise _state(one.info, "started")
+            planning.check_ready(one.info.plan)
+            queued = structs.replace(one.info, status="queued")
+            moved = await store.move_import(tx, tenant_id, queued)
+            await self._runner.enqueue(tx, tenant_id, moved)
+            await self._note(tx, tenant_id, actor, "import.start", moved.info)
+        return moved.info
+
+    async def pause(self, tenant_id: int, import_id: UUID, *, actor: str) -> Import:
+        """What is being done is finished, nothing new is begun."""
+        return await self._held(tenant_id, import_id, True, actor)
+
+    async def resume(self, tenant_id: int, import_id: UUID, *, actor: str) -> Import:
+        return await self._held(tenant_id, import_id, False, actor)
+
+    async def _held(self, tenant_id: int, import_id: UUID, paused: bool, actor: str) -> Import:
+        async with self._database.tenant(tenant_id) as tx:
+            await store.hold_table(tx, tenant_id)
+            one = _there(await store.read_import(tx, tenant_id, import_id, lock=True))
+            if one.info.status not in OPEN:
+                raise _state(one.info, "paused" if paused else "resumed")
+            if one.info.paused == paused:
+                return one.info
+            moved = await store.move_import(tx, tenant_id, structs.replace(one.info, paused=paused))
+            if not paused:
+                await self._runner.go_on(tx, tenant_id, moved)
+            await self._note(tx, tenant_id, actor, "import.pause" if paused else "import.resume", moved.info)
+        return (await self._stored(tenant_id, import_id)).info
+
+    async def cancel(self, tenant_id: int, import_id: UUID, *, actor: str) -> Import:
+        """No more of it is done. What was merged stays, and can be undone."""
+        async with self._database.tenant(tenant_id) as tx:
+            await store.hold_table(tx, tenant_id)
+            one = _there(await store.read_import(tx, tenant_id, import_id, lock=True))
+            if one.info.status == "cancelled":
+                return one.info
+            if one.info.status not in (*OPEN, "ready") or one.info.status == "undoing":
+                raise _state(one.info, "cancelled")
+            moved = await self._runner.end(tx, tenant_id, one, "cancelled")
+            if one.info.status == "ready":  # nobody will need it: there is nothing to report, and nothing to undo
+                await store.file_gone(tx, tenant_id, import_id)
+                tx.after_commit(lambda: asyncio.to_thread(self._uploads.remove, one.file))
+            await self._note(tx, tenant_id, actor, "import.cancel", moved.info)
+        return moved.info
+
+    async def undo(self, tenant_id: int, import_id: UUID, *, actor: str) -> Import:
+        """Fields that still are as the import left them go back; the rest is listed as kept."""
+        async with self._database.tenant(tenant_id) as tx:
+            await store.hold_table(tx, tenant_id)
+            one = _there(await store.read_import(tx, tenant_id, import_id, lock=True))
+            if one.info.status in ("undoing", "undone"):
+                return one.info
+            if one.info.status not in ("done", "failed", "cancelled"):
+                raise _state(one.info, "undone")
+            if await store.table_taken(tx, tenant_id, import_id):
+                raise Conflict(
+                    "Another import is writing contacts now; nothing was changed. Try again when it is done.",
+                    code="IMPORT_STATE",
+                )
+            moved = await store.move_import(tx, tenant_id, structs.replace(one.info, status="undoing", error=None))
+            await self._runner.enqueue(tx, tenant_id, moved)
+            await self._note(tx, tenant_id, actor, "import.undo", moved.info)
+        return moved.info
+
+    # --- looking
+
+    async def read(self, tenant_id: int, import_id: UUID) -> ImportView:
+        async with self._database.tenant(tenant_id) as tx:
+            one = _there(await store.read_import(tx, tenant_id, import_id))
+            sums = await store.sum_counts(tx, tenant_id, import_id)
+        counts = (
+            one.info.counts if one.info.status in ("done", "undone") else progress.counted(sums, one.info.plan.policy)
+        )
+        return ImportView(structs.replace(one.info, counts=counts), progress.progress(one, sums, self._clock.now()))
+
+    async def all(self, tenant_id: int, cursor: str | None, limit: int) -> Page[Import]:
+        async with self._database.tenant(tenant_id) as tx:
+            rows = await store.page_imports(tx, tenant_id, after_id(cursor), limit + 1)
+        return pages.page([row.info for row in rows], limit, lambda row: (str(row.import_id),))
+
+    async def report(self, tenant_id: int, import_id: UUID) -> Report:
+        """Counts, and every cause with how many rows it met."""
+        view = await self.read(tenant_id, import_id)
+        async with self._database.tenant(tenant_id) as tx:
+            causes = await store.causes(tx, tenant_id, import_id)
+            sums = await store.sum_counts(tx, tenant_id, import_id)
+        for key, rows in sorted(sums["chunk"].items()):
+            if key.startswith("repair:"):
+                code = key.removeprefix("repair:")
+                causes.append(Cause("repair", code, "phone", rows, *REASONS[code]))
+        return Report(view.info, causes)
+
+    async def rejected_csv(self, tenant_id: int, import_id: UUID, *, notes: bool = False) -> AsyncIterator[str]:
+        """The rejected rows with their own columns, a page at a time; with `notes`, also rows that lost a field."""
+        one = await self._stored(tenant_id, import_id)
+        yield report.head(one.info.plan)
+        after = (0, 0)
+        while True:
+            async with self._database.tenant(tenant_id) as tx:
+                found = await store.findings_page(
+                    tx, tenant_id, import_id, after, REPORT_ROWS, None if notes else "reject"
+                )
+            if not found:
+                return
+            yield report.body(one.info.plan, found)
+            after = (found[-1].row, found[-1].number)
+
+    async def kept(self, tenant_id: int, import_id: UUID, cursor: str | None, limit: int) -> Page[Kept]:
+        """What an undo could not put back."""
+        await self._stored(tenant_id, import_id)
+        async with self._database.tenant(tenant_id) as tx:
+            rows = await store.page_kept(tx, tenant_id, import_id, after_id(cursor), limit + 1)
+        return pages.page(rows, limit, lambda row: (str(row.contact_id),))
+
+    # --- inside
+
+    async def _stored(self, tenant_id: int, import_id: UUID) -> Stored:
+        async with self._database.tenant(tenant_id) as tx:
+            return _there(await store.read_import(tx, tenant_id, import_id))
+
+    async def _note(self, tx: Any, tenant_id: int, actor: str, action: str, one: Import) -> None:
+        after = {"status": one.status, "paused": one.paused, "policy": one.plan.policy, "key": one.plan.key}
+        await self._audit.write(
+            tx, tenant_id, actor=actor, action=action, object=f"import {one.import_id}", after=after
+        )
+
+
+async def file_chunks(path: Path, size: int = 1 << 18) -> AsyncIterator[bytes]:
+    """A file on this machine, as an upload would bring it."""
+    with path.open("rb") as file:
+        while block := file.read(size):
+            yield block
+
+
+def _there(found: Stored | None) -> Stored:
+    if found is None:
+        raise NotFound("There is no such import in this tenant.", code="IMPORT_NOT_FOUND")
+    return found
+
+
+def _state(one: Import, verb: str) -> Conflict:
+    return Conflict(f"An import that is {one.status} cannot be {verb}; nothing was changed.", code="IMPORT_STATE")
+
+
+def _gone() -> Conflict:
+    return Conflict("The file has been removed; upload it again.", code="IMPORT_FILE_GONE")
+
+
+def after_id(cursor: str | None) -> UUID | None:
+    if cursor is None:
+        return None
+    (text,) = pages.decode(cursor, [str])
+    try:
+        return UUID(str(text))
+    except ValueError:
+        raise Invalid(
+            "The cursor is not one of ours; start again without it.",
+            code="BAD_CURSOR",
+            faults=[Fault("cursor", "not a cursor of this list")],
+        ) from None

@@ -1,0 +1,215 @@
+"""Where each column goes: proposed from its name, in a few languages, and from what is in it."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Sequence
+
+from handbill.contacts import emails, phones, values
+from handbill.contacts.model import Column, KeyKind
+from handbill.kit.errors import Fault, Invalid
+
+ATTRIBUTE = "attribute:"
+BASE = frozenset({"phone", "email", "external_id", "name", "first_name", "last_name", "locale", "tags", "consent"})
+_FALLBACK = 60
+
+NAMES: dict[str, frozenset[str]] = {
+    "phone": frozenset(
+        [
+            "phone",
+            "phonenumber",
+            "telephone",
+            "tel",
+            "mobile",
+            "mobilephone",
+            "mobilenumber",
+            "cell",
+            "cellphone",
+            "cellular",
+            "celular",
+            "fone",
+            "telefone",
+            "telefono",
+            "movil",
+            "handy",
+            "telefon",
+            "mobil",
+            "mobilnummer",
+            "telefonnummer",
+            "whatsapp",
+            "whatsappnumber",
+            "whatsappphone",
+            "wa",
+            "msisdn",
+            "numero",
+            "contactnumber",
+            "contactphone",
+            "portable",
+            "rufnummer",
+            "nomor",
+            "nohp",
+            "sdt",
+            "phoneno",
+            "mobileno",
+            "telno",
+        ]
+    ),
+    "email": frozenset(
+        [
+            "email",
+            "emailaddress",
+            "mail",
+            "mailaddress",
+            "correo",
+            "correoelectronico",
+            "courriel",
+            "epost",
+            "emailid",
+            "workemail",
+        ]
+    ),
+    "external_id": frozenset(
+        [
+            "id",
+            "externalid",
+            "customerid",
+            "userid",
+            "clientid",
+            "customerno",
+            "customernumber",
+            "kundennummer",
+            "idcliente",
+            "clienteid",
+            "codigocliente",
+            "codigo",
+            "memberid",
+            "contactid",
+            "crmid",
+            "uid",
+            "distinctid",
+        ]
+    ),
+    "name": frozenset(
+        [
+            "name",
+            "fullname",
+            "contactname",
+            "customername",
+            "nome",
+            "nomecompleto",
+            "nombre",
+            "nombrecompleto",
+            "cliente",
+        ]
+    ),
+    "first_name": frozenset(
+        ["firstname", "givenname", "forename", "vorname", "primeironome", "prenom", "primernombre"]
+    ),
+    "last_name": frozenset(
+        ["lastname", "surname", "familyname", "nachname", "sobrenome", "apellido", "apellidos", "nomdefamille"]
+    ),
+    "locale": frozenset(["locale", "language", "lang", "idioma", "sprache", "langue"]),
+    "tags": frozenset(["tags", "tag", "labels", "label", "etiquetas", "etiqueta", "groups", "lists"]),
+    "consent": frozenset(
+        [
+            "consent",
+            "optin",
+            "optedin",
+            "marketingconsent",
+            "acceptsmarketing",
+            "consentimento",
+            "consentimiento",
+            "subscribed",
+            "newsletter",
+            "einwilligung",
+        ]
+    ),
+}
+
+
+def plain(name: str) -> str:
+    """`E-Mail Address ` and `e_mail address` are one name."""
+    bare = "".join(c for c in unicodedata.normalize("NFKD", name) if not unicodedata.combining(c))
+    return re.sub(r"[^a-z0-9]", "", bare.lower())
+
+
+def is_header(first: Sequence[str], rest: Sequence[Sequence[str]]) -> bool:
+    """A header names things: it has no address in it, no number, no cell twice."""
+    cells = [cell.strip() for cell in first]
+    filled = [cell for cell in cells if cell]
+    if not filled or len(filled) < len(cells) / 2:
+        return False
+    if any("@" in cell or _is_phone(cell, None) or re.fullmatch(r"[\d\s.,+/()-]+", cell) for cell in filled):
+        return False
+    known = {name for names in NAMES.values() for name in names}
+    if any(plain(cell) in known for cell in filled):
+        return True
+    return len(set(filled)) == len(filled) and all(len(cell) <= _FALLBACK for cell in filled) and bool(rest)
+
+
+def propose(names: Sequence[str], rows: Sequence[Sequence[str]], region: str | None) -> list[Column]:
+    """One proposal a column. A target is given once; further columns of the same kind become attributes."""
+    taken: set[str] = set()
+    chosen: list[Column | None] = [None] * len(names)
+    for index, name in enumerate(names):  # names first: a column called phone is one, whatever it holds
+        word = plain(name)
+        for target, words in NAMES.items():
+            if word in words and target not in taken:
+                taken.add(target)
+                chosen[index] = Column(name, target)
+                break
+    for index, name in enumerate(names):
+        if chosen[index] is None:
+            cells = [row[index] for row in rows if index < len(row) and not values.blank(row[index])]
+            chosen[index] = _by_content(name, index, cells, region, taken)
+    return [column for column in chosen if column is not None]
+
+
+def _by_content(name: str, index: int, cells: list[str], region: str | None, taken: set[str]) -> Column:
+    for target, test in (("email", _is_email), ("phone", lambda cell: _is_phone(cell, region))):
+        if target not in taken and cells and sum(test(cell) for cell in cells) >= 0.7 * len(cells):
+            taken.add(target)
+            return Column(name, target)
+    label = (re.sub(r"[\x00-\x1f]", " ", name).strip() or f"column {index + 1}")[:_FALLBACK]
+    while f"{ATTRIBUTE}{label}" in taken:
+        label = f"{label[: _FALLBACK - 4]} {index + 1}"
+    taken.add(f"{ATTRIBUTE}{label}")
+    if order := values.order_of(cells, region):
+        return Column(name, f"{ATTRIBUTE}{label}", "date", order)
+    return Column(name, f"{ATTRIBUTE}{label}")
+
+
+def _is_email(cell: str) -> bool:
+    return emails.normalise(cell)[0] is not None
+
+
+def _is_phone(cell: str, region: str | None) -> bool:
+    return len(cell) >= 7 and "-" not in cell[4:5] and phones.normalise(cell, region)[0] is not None
+
+
+def key_of(columns: Sequence[Column]) -> KeyKind:
+    """The key to tell contacts apart by: the first of phone, e-mail and id that the file has."""
+    targets = {column.target for column in columns}
+    order: tuple[KeyKind, ...] = ("phone", "email", "external_id")
+    return next((key for key in order if key in targets), "phone")
+
+
+def check(columns: Sequence[Column], key: KeyKind) -> None:
+    """Refuses a mapping that cannot work, with every fault."""
+    faults: list[Fault] = []
+    seen: set[str] = set()
+    for index, column in enumerate(columns):
+        target = column.target
+        if target is None:
+            continue
+        name = target.removeprefix(ATTRIBUTE)
+        if target not in BASE and (name == target or not name.strip() or "\x00" in name):
+            faults.append(Fault(f"columns[{index}].target", "is none of the targets, nor attribute:NAME"))
+        elif target in seen:
+            faults.append(Fault(f"columns[{index}].target", f"{target} is the target of another column already"))
+        seen.add(target)
+    if key not in seen:
+        faults.append(Fault("key", f"no column goes to {key}; map one, or choose another key"))
+    if faults:
+        raise Invalid("The mapping cannot be used; nothing was changed.", code="IMPORT_MAPPING", faults=faults)

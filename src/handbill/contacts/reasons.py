@@ -1,0 +1,39 @@
+"""Why a row was rejected, noted or repaired: one typed list, each with its meaning and what to do."""
+
+from __future__ import annotations
+
+from handbill.contacts import emails, phones, values
+
+COLUMNS = "COLUMNS_TOO_MANY"
+UNCLOSED = "UNCLOSED_QUOTE"
+BAD_JSON = "BAD_JSON_LINE"
+KEY_MISSING = "KEY_MISSING"
+
+REASONS: dict[str, tuple[str, str]] = {
+    phones.MISSING: ("There is no phone number.", "Fill it in, or choose another key."),
+    phones.INVALID: ("It is no phone number of any plan we know.", "Correct it, best as +country code and number."),
+    phones.NO_COUNTRY: ("A national number, and no country is known.", "Set the default region, or write it with +."),
+    phones.SCIENTIFIC: (
+        "The spreadsheet rounded the number (4.41E+11); its digits are lost.",
+        "Format the column as text before you export, and fill the number in again.",
+    ),
+    phones.AMBIGUOUS: ("It could be two different numbers.", "Write it as +country code and number."),
+    phones.SEVERAL: ("There is more than one number in the cell.", "Keep one; put the others in columns of their own."),
+    phones.EXTENSION: ("The number has an extension, which no message reaches.", "Give a number without one."),
+    emails.MISSING: ("There is no e-mail address.", "Fill it in, or choose another key."),
+    emails.INVALID: ("It is no e-mail address.", "Correct it."),
+    emails.SEVERAL: ("There is more than one address in the cell.", "Keep one."),
+    values.DATE_INVALID: ("It is no date in the column's order.", "Write it as YYYY-MM-DD."),
+    values.NUMBER_INVALID: ("It is no number.", "Write it as 1234.56."),
+    values.BOOL_INVALID: ("It says neither yes nor no.", "Write yes or no."),
+    values.TEXT_TOO_LONG: ("The text is longer than 2,000 characters.", "Shorten it."),
+    values.BAD_TEXT: ("The text holds a zero character or half of a letter.", "Export the file again as UTF-8."),
+    COLUMNS: ("The row has more cells than there are columns.", "Put quotes around cells that hold the delimiter."),
+    UNCLOSED: ("A quote is opened and never closed.", "Close it, or remove it."),
+    BAD_JSON: ("The line is no JSON object.", "Write one object on each line."),
+    KEY_MISSING: ("The cell that tells contacts apart is empty.", "Fill it in, or choose another key."),
+    phones.REPAIRED_PLUS: ("The plus sign was lost, and only one number is possible.", "Nothing."),
+    phones.REPAIRED_ZERO: ("The leading zero was lost, and only one number is possible.", "Nothing."),
+    phones.REPAIRED_EXCEL: ("The spreadsheet changed the form of the number, not its digits.", "Nothing."),
+    phones.REPAIRED_VARIANT: ("An old form of the number (Brazil's ninth digit, Mexico's 1).", "Nothing."),
+}

@@ -1,0 +1,255 @@
+"""The uploaded file, whatever it is: its head for a proposal, and its canonical form for the run.
+
+Canonical is UTF-8 CSV or JSON lines without a byte order mark. A file that is that already is used as it lies; anything
+else (gzip, XLSX, other encodings) is written once beside it, whole or not at all. Unpacked sizes are bounded while they
+are read: a bomb is refused by what it becomes, not by what it claims.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import gzip
+import io
+import os
+import zipfile
+import zlib
+from collections.abc import Iterator
+from datetime import date, datetime, time
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+import python_calamine
+
+from handbill.contacts import dialects, encodings
+from handbill.contacts.model import Reading
+from handbill.kit.errors import Invalid, TooLarge
+
+HEAD = 262_144
+BLOCK = 1 << 20
+GZIP = b"\x1f\x8b"
+ZIP = b"PK\x03\x04"
+RATIO = 200
+"""No honest table shrinks to less than a two-hundredth; checked once a megabyte has come out."""
+
+
+class Bounds(msgspec.Struct, frozen=True):
+    """The most bytes a file may unpack to, and the most an XLSX may: it is read whole."""
+
+    unpacked: int = 2 << 30
+    xlsx: int = 128 << 20
+
+
+def look(path: Path, name: str, bounds: Bounds, region: str | None = None) -> tuple[Reading, str]:
+    """How the file is to be read, and its head as text."""
+    with path.open("rb") as file:
+        magic = file.read(4)
+    if magic.startswith(ZIP):
+        sheet = _sheet(path, bounds)
+        text = "".join(_as_csv(sheet, 200))
+        return Reading("xlsx", sheet=sheet.name), text
+    packed = magic.startswith(GZIP)
+    head, whole = _head(path, packed, bounds)
+    encoding = encodings.guess(head, whole, region)
+    text = _head_text(head, whole, encoding)
+    if "\x00" in text[:10_000] or _binary(text):
+        raise Invalid("The file is no table: neither CSV, TSV, XLSX nor JSON lines.", code="IMPORT_NOT_A_TABLE")
+    stem = name.lower().removesuffix(".gz")
+    if stem.endswith((".jsonl", ".ndjson")) or text.lstrip()[:1] == "{":
+        return Reading("jsonl", encoding, packed=packed), text
+    dialect = dialects.Dialect("\t") if stem.endswith((".tsv", ".tab")) and "\t" in text else dialects.sniff(text)
+    return Reading("csv", encoding, dialect.delimiter, dialect.quote, packed=packed), text
+
+
+def head_text(path: Path, reading: Reading, bounds: Bounds) -> str:
+    """The head of a file that was looked at before, as the plan says it is read."""
+    if reading.format == "xlsx":
+        return "".join(_as_csv(_sheet(path, bounds, reading.sheet), 200))
+    return _head_text(*_head(path, reading.packed, bounds), reading.encoding)
+
+
+def _head(path: Path, packed: bool, bounds: Bounds) -> tuple[bytes, bool]:
+    """The first bytes, unpacked, and whether that is all."""
+    head = b""
+    for block in _blocks(path, packed, bounds, HEAD):
+        head += block
+        if len(head) >= HEAD:
+            break
+    return head[:HEAD], len(head) < HEAD
+
+
+def _binary(text: str) -> bool:
+    odd = sum(letter < " " and letter not in "\t\r\n\x0b\x0c" for letter in text[:10_000])
+    return odd > 0.02 * len(text[:10_000]) + 1
+
+
+def _head_text(head: bytes, whole: bool, encoding: str) -> str:
+    mark = encodings.bom(head)
+    body = head[mark[1] :] if mark else head
+    if encoding in (encodings.MIXED, "cp1252"):
+        text = b"".join(encodings.transcoded([body], encoding)).decode()
+    else:
+        text = body.decode(encoding, "replace")
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    return text if whole else text[: text.rfind("\n") + 1]  # the last line may be cut
+
+
+def _blocks(path: Path, packed: bool, bounds: Bounds, size: int = BLOCK) -> Iterator[bytes]:
+    """The file's bytes, unpacked, with the guard against bombs."""
+    total = 0
+    with path.open("rb") as raw:
+        source: Any = gzip.GzipFile(fileobj=raw) if packed else raw
+        while True:
+            try:
+                block = source.read(size)
+            except (EOFError, OSError, zlib.error) as error:
+                if not packed:
+                    raise
+                raise Invalid("The gzip file is damaged or cut off.", code="IMPORT_DAMAGED") from error
+            if not block:
+                return
+            total += len(block)
+            if total > bounds.unpacked or (packed and total > BLOCK and total > RATIO * max(raw.tell(), 1)):
+                raise TooLarge(
+                    "The file unpacks to more than is taken; nothing was imported. Split it.", code="IMPORT_TOO_LARGE"
+                )
+            yield block
+
+
+def canonical(path: Path, target: Path, reading: Reading, bounds: Bounds) -> tuple[Path, int]:
+    """The canonical file and where its text begins. Written anew each time, then renamed: repeatable."""
+    if reading.format == "xlsx":
+        sheet = _sheet(path, bounds, reading.sheet)
+        return _written(target, (part.encode() for part in _as_csv(sheet, None))), 0
+    start = 0
+    with path.open("rb") as file:
+        head = file.read(4)
+    mark = None if reading.packed else encodings.bom(head)
+    if mark:
+        start = mark[1]
+    if not reading.packed and reading.encoding == encodings.UTF8 and _is_plain(path, start, bounds):
+        return path, start
+    try:
+        return _written(target, _text(path, reading, reading.encoding, bounds)), 0
+    except UnicodeDecodeError:  # the head misled us: every line for itself, and no letter lost
+        return _written(target, _text(path, reading, encodings.MIXED, bounds)), 0
+
+
+def _is_plain(path: Path, start: int, bounds: Bounds) -> bool:
+    """Valid UTF-8 to its last byte, with lines that end in a line feed."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    feeds = returns = 0
+    try:
+        for block in _blocks(path, False, bounds):
+            decoder.decode(block)
+            feeds += block.count(b"\n")
+            returns += block.count(b"\r")
+        decoder.decode(b"", True)
+    except UnicodeDecodeError:
+        return False
+    return feeds > 0 or returns == 0
+
+
+def _text(path: Path, reading: Reading, encoding: str, bounds: Bounds) -> Iterator[bytes]:
+    def bare() -> Iterator[bytes]:
+        first = True
+        for block in _blocks(path, reading.packed, bounds):
+            if first:
+                mark = encodings.bom(block)
+                block = block[mark[1] :] if mark else block  # noqa: PLW2901 - the mark is no text
+                first = False
+            yield block
+
+    carry = b""
+    for block in encodings.transcoded(bare(), encoding):
+        block = carry + block  # noqa: PLW2901 - a line end may lie across two blocks
+        carry = b"\r" if block.endswith(b"\r") else b""
+        yield block[: len(block) - len(carry)].replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    yield carry.replace(b"\r", b"\n")
+
+
+def _written(target: Path, blocks: Iterator[bytes]) -> Path:
+    draft = target.with_suffix(f".{os.getpid()}.part")
+    try:
+        with draft.open("wb") as file:
+            for block in blocks:
+                file.write(block)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(target)
+    finally:
+        draft.unlink(missing_ok=True)
+    return target
+
+
+# --- XLSX
+
+
+def _sheet(path: Path, bounds: Bounds, name: str | None = None) -> Any:
+    """The wanted sheet, or the first that has rows. Everything it unpacks to is counted before anything is read."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            if sum(entry.file_size for entry in archive.infolist()) > bounds.xlsx or len(archive.infolist()) > 10_000:
+                raise TooLarge(
+                    "The workbook is too large when unpacked; nothing was imported. Save the sheet as CSV.",
+                    code="IMPORT_TOO_LARGE",
+                )
+            for entry in archive.infolist():  # what the directory claims must be true
+                _check_entry(archive, entry)
+        book = python_calamine.CalamineWorkbook.from_path(str(path))
+        if name is not None:
+            return book.get_sheet_by_name(name)
+        sheets = [book.get_sheet_by_name(one) for one in book.sheet_names[:20]]
+    except (zipfile.BadZipFile, python_calamine.CalamineError, zlib.error, EOFError, RuntimeError) as error:
+        raise Invalid("The workbook is damaged, locked by a password, or no XLSX.", code="IMPORT_DAMAGED") from error
+    filled = [sheet for sheet in sheets if sheet.height > 0]
+    if not filled:
+        raise Invalid("The workbook has no sheet with rows.", code="IMPORT_EMPTY")
+    return filled[0]
+
+
+def _check_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> None:
+    size = 0
+    with archive.open(entry) as file:
+        while block := file.read(BLOCK):
+            size += len(block)
+            if size > entry.file_size:
+                raise zipfile.BadZipFile("an entry is larger than it says")
+
+
+def _as_csv(sheet: Any, most: int | None) -> Iterator[str]:
+    """The sheet's rows as CSV, some at a time."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    for number, row in enumerate(sheet.iter_rows()):
+        if most is not None and number >= most:
+            break
+        writer.writerow([cell_text(cell) for cell in row])
+        if text.tell() > BLOCK:
+            yield text.getvalue()
+            text.seek(0)
+            text.truncate()
+    yield text.getvalue()
+
+
+def cell_text(cell: Any) -> str:
+    """A cell as it would stand in a CSV: whole numbers without the .0 that a workbook keeps them with."""
+    if isinstance(cell, float):
+        return str(int(cell)) if cell.is_integer() and abs(cell) < 1e17 else repr(cell)
+    if isinstance(cell, bool):
+        return "true" if cell else "false"
+    if isinstance(cell, datetime):
+        return cell.date().isoformat() if cell.time() == time() else cell.isoformat(" ")
+    if isinstance(cell, date | time):
+        return cell.isoformat()
+    return str(cell)
+
+
+def lines(file: BinaryIO, end: int) -> Iterator[str]:
+    """The lines of a canonical file up to byte `end`."""
+    while (left := end - file.tell()) > 0:
+        line = file.readline(left)
+        if not line:
+            return
+        yield line.decode()

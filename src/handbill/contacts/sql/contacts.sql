@@ -1,0 +1,143 @@
+-- name: insert_contact
+insert into contacts.contacts (tenant_id, contact_id, phone, whatsapp, email, external_id, name, locale, attributes, tags,
+    created_at, updated_at)
+values ($1, $2, $3, $4, $5, $6, $7, $8, $9::text::jsonb, $10, $11, $11)
+returning *
+
+-- name: read_contact
+select * from contacts.contacts where tenant_id = $1 and contact_id = $2
+
+-- name: lock_contact
+select * from contacts.contacts where tenant_id = $1 and contact_id = $2 for update
+
+-- name: update_contact
+update contacts.contacts
+set phone = $3, whatsapp = $4, email = $5, external_id = $6, name = $7, locale = $8, attributes = $9::text::jsonb,
+    tags = $10, granted = $11, denied = $12, version = version + 1, updated_at = $13
+where tenant_id = $1 and contact_id = $2
+returning *
+
+-- name: delete_contact
+delete from contacts.contacts where tenant_id = $1 and contact_id = $2
+
+-- name: forget_consents
+delete from contacts.consent_log where tenant_id = $1 and contact_id = any ($2::uuid[])
+
+-- name: hold_external
+-- A statement of its own: what is asked afterwards must see what the one before us has committed.
+select pg_advisory_xact_lock(hashtextextended('contacts:' || $1::int || ':' || $2::text, 0)), $1::int as tenant_id
+
+-- name: external_taken
+select exists (select from contacts.contacts where tenant_id = $1 and external_id = $2 and contact_id <> $3)
+
+-- name: page_contacts
+-- Any part of a name, or the beginning of an address or id: reads on in the order of ids until the page is full.
+select * from contacts.contacts c
+where tenant_id = $1 and ($2::uuid is null or contact_id > $2)
+  and ($4::text is null or $4 = any (tags))
+  and ($5::text is null or case $5 when 'email' then email else phone end is not null)
+  and ($6::text is null or name ilike $6 or email like $7 or phone like $8 or external_id like $7)
+order by contact_id limit $3
+
+-- name: page_by_address
+-- The beginning of an address, by its index: $6 says which, $7 and $8 are the bounds.
+select * from (
+    select * from contacts.contacts where $6::text = 'phone' and tenant_id = $1 and phone >= $7 and phone < $8
+    union all
+    select * from contacts.contacts where $6::text = 'email' and tenant_id = $1 and email >= $7 and email < $8
+) c
+where tenant_id = $1 and ($2::uuid is null or contact_id > $2)
+  and ($4::text is null or $4 = any (tags))
+  and ($5::text is null or case $5 when 'email' then email else phone end is not null)
+order by contact_id limit $3
+
+-- name: find_by_address
+select * from contacts.contacts
+where tenant_id = $1 and (phone = any ($2::text[]) or email = $3)
+order by contact_id limit 1000 for update
+
+-- name: audience_page
+-- One page of a campaign's audience on one channel: those with an address there, with what stands against writing.
+select c.contact_id, a.address, c.name, c.attributes, c.locale,
+    $4 = any (c.granted) as granted, $4 = any (c.denied) as denied, s.reason as suppressed
+from contacts.contacts c
+cross join lateral (
+    select case $4 when 'whatsapp' then c.whatsapp when 'email' then c.email else c.phone end as address
+) a
+left join contacts.suppressions s
+    on s.tenant_id = c.tenant_id and s.channel = $4 and s.address = a.address and (s.until is null or s.until > $9)
+where c.tenant_id = $1 and ($2::uuid is null or c.contact_id > $2) and a.address is not null
+  and ($5::text[] = '{}' or c.tags && $5)
+  and c.tags @> $6::text[]
+  and not c.tags && $7::text[]
+  and ($8::uuid[] = '{}' or c.contact_id = any ($8))
+order by c.contact_id limit $3
+
+-- name: tag_counts
+select t as tag, count(*)::int as contacts
+from contacts.contacts c, unnest(c.tags) t
+where c.tenant_id = $1 group by t order by t limit 1000
+
+-- name: insert_consent
+insert into contacts.consent_log (tenant_id, contact_id, consent_id, at, channel, granted, source, proof, actor)
+values ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+
+-- name: page_consents
+select at, channel, granted, source, proof, actor, import_id, consent_id from contacts.consent_log
+where tenant_id = $1 and contact_id = $2 and ($3::uuid is null or consent_id > $3)
+order by consent_id limit $4
+
+-- name: put_suppression
+-- A lasting one is not shortened by a passing one; an opt-out is not renamed by anything but itself.
+insert into contacts.suppressions as s (tenant_id, channel, address, reason, until, note, created_at)
+values ($1, $2, $3, $4, $5, $6, $7)
+on conflict (tenant_id, channel, address) do update
+set reason = case when s.reason = 'opt_out' and (s.until is null or s.until > $7) then s.reason else excluded.reason end,
+    until = case
+        when s.until is null or excluded.until is null then null
+        else greatest(s.until, excluded.until)
+    end,
+    note = coalesce(excluded.note, s.note)
+returning *
+
+-- name: lift_suppression
+delete from contacts.suppressions where tenant_id = $1 and channel = $2 and address = $3 returning *
+
+-- name: page_suppressions
+select * from contacts.suppressions
+where tenant_id = $1 and ($2::text is null or (channel, address) > ($2, $3)) and ($5::text is null or channel = $5)
+order by channel, address limit $4
+
+-- name: standing_suppressions
+select address, reason from contacts.suppressions
+where tenant_id = $1 and channel = $2 and address = any ($3::text[]) and (until is null or until > $4)
+
+-- name: sweep_suppressions
+-- no-tenant: what has expired has expired for everybody
+delete from contacts.suppressions where until <= $1
+
+-- name: erase_find
+select contact_id, phone, email from contacts.contacts
+where tenant_id = $1 and (external_id = $2 or phone = $3 or email = $4) for update
+
+-- name: erase_contacts
+delete from contacts.contacts where tenant_id = $1 and contact_id = any ($2::uuid[])
+
+-- name: erase_changes
+delete from contacts.import_changes where tenant_id = $1 and contact_id = any ($2::uuid[])
+
+-- name: erase_staged
+delete from contacts.import_rows where tenant_id = $1 and (external_id = $2 or phone = any ($3::text[]) or email = any ($4::text[]))
+
+-- name: erase_findings
+-- A rejected row has no contact: its text is searched for the addresses as they were written.
+delete from contacts.import_findings
+where tenant_id = $1 and exists (select from unnest($2::text[]) w where position(w in original) > 0)
+
+-- name: erase_suppression_notes
+update contacts.suppressions set note = null where tenant_id = $1 and address = any ($2::text[]) and note is not null
+
+-- name: sweep_findings
+-- no-tenant: reports grow old in the same way for everybody
+delete from contacts.import_findings f using contacts.imports i
+where i.tenant_id = f.tenant_id and i.import_id = f.import_id and i.created_at < $1
