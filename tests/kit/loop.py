@@ -6,11 +6,13 @@ other's journals.
 
 from __future__ import annotations
 
+import asyncio
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Any
 
 from handbill.banners.catalogue import Catalogue
 from handbill.banners.limits import CatalogueBook, banner_rules, kinds_of
@@ -22,10 +24,11 @@ from handbill.caps.sink import CapsSink
 from handbill.events.batch import Sink
 from handbill.events.consumer import Consumer
 from handbill.events.edge import Edge, EdgePolicy
+from handbill.events.lanes import LaneRun
 from handbill.events.policy import ConsumerPolicy
 from handbill.events.service import EventsService
 from handbill.events.shipping import Shipping
-from handbill.infra.journal.lanes import FIRST_OVERFLOW, Lanes
+from handbill.infra.journal.lanes import FIRST_OVERFLOW, Lanes, later
 from handbill.infra.journal.streams import StreamsJournal
 from handbill.infra.postgres import Database
 from handbill.infra.redis import Keys, Redis
@@ -124,7 +127,8 @@ class Loop:
                 cursor = rows[lane]["cursor"] if lane in rows else "0-0"
                 if (await self.journal.lag(lane, cursor)).events:
                     return False
-            return all(run.projected == run.cursor for consumer in self.consumers for run, _ in consumer._runs.values())
+            runs = [each for consumer in self.consumers for each in consumer._runs.values()]
+            return all(run.projected == run.cursor and _heard(run, task, rows) for run, task in runs)
 
         try:
             await eventually(done, timeout=120, what="the lanes are drained")
@@ -162,6 +166,15 @@ class Loop:
 from handbill.events.store import S as _S  # noqa: E402 - the statement is the room's own
 
 LANES = _S.list_lanes
+
+
+def _heard(run: LaneRun, task: asyncio.Task[None], rows: Mapping[str, Any]) -> bool:
+    """PostgreSQL shows a commit a moment before its consumer hears of it: then the projection has not begun."""
+    row = rows.get(run.owned.lane)
+    ours = row is not None and row["epoch"] == run.owned.epoch and not task.done()
+    return not (ours and later(row["cursor"], run.projected))
+
+
 _NOBODY = Sql("delete from events.consumers", "test_nobody", "tests", "consumers belong to the installation")
 
 

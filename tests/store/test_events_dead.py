@@ -6,17 +6,22 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 
+import msgspec
 import pytest
 
+from handbill.events.batch import Parked
 from handbill.events.dead import CAREFUL, CIRCUIT, HEALED_TRIES
-from handbill.events.model import Impression, Row
+from handbill.events.model import CapturedEvent, Edge, EdgeKind, Impression, Row, encode
+from handbill.events.reasons import Reason
 from handbill.events.service import Chosen, OnFailure
+from handbill.events.store import EventStore
 from handbill.infra.postgres import Database, PostgresError, Tx
 from handbill.infra.redis import Redis
 from handbill.infra.sqlfiles import Sql
 from handbill.jobs.breaker import Breaker, BreakerPolicy, CircuitOpen
 from handbill.kit.clock import SystemClock
 from handbill.kit.errors import Invalid
+from handbill.kit.ids import Ids
 from tests.kit.loop import Loop, loop
 
 WAITING = Sql("select count(*) from events.parked where tenant_id = $1 and replayed_at is null", "waiting")
@@ -164,3 +169,63 @@ async def test_another_tenants_are_never_touched(database: Database, redis: Redi
         assert (await house.events.dead.drop(Chosen(other, "REJECTED"), actor="eve")).dropped == 0
         assert await count(database, WAITING, one) == 2
         assert isinstance(house.clock, SystemClock)
+
+
+async def test_an_erasure_takes_whole_ids_and_also_what_was_sent_again(
+    database: Database, redis: Redis, tenant: int
+) -> None:
+    """The id 7 is nobody's part of "1978"; and the bytes of a replayed event name its sender like any others."""
+    async with loop(database, redis, main=1) as house:
+        dead, now = house.events.dead, house.clock.now_ms()
+        edge = Edge(EdgeKind.IDENTIFY, "7")
+        bodies = [
+            encode(CapturedEvent(tenant, "e0", now, now, "view", "7", "own")),
+            encode(CapturedEvent(tenant, "e1", now, now, "view", "1978", "own", b'{"n":"7"}')),
+            encode(CapturedEvent(tenant, "e2", now, now, "$identify", "ada", "own", edge=edge)),
+            encode(Impression(tenant, "e3", now, now, 7, user="77", session="7")),
+            b'{"event":"view","distinct_id":"7"}',
+            b'{"event":"view","distinct_id":"78","count":"17"}',
+        ]
+        rows = [Parked(tenant, "capture", f"e{n}", Reason.REJECTED, "", body) for n, body in enumerate(bodies)]
+        async with database.worker() as tx:
+            await EventStore().park(tx, rows, "0", Ids())
+        async with database.tenant(tenant) as tx:
+            first = (await dead._reader.parked(tx, tenant, None, False, None, 1))[0]
+        async with database.worker() as tx:
+            await dead._reader.mark_replayed(tx, [first.id])
+        told = (await dead.export(tenant, "7", 10))["events.parked"]
+        assert [row.get("id") is not None and row.get("distinct_id", row.get("body")) for row in told] == [
+            "7", "ada", None, bodies[4].decode(),
+        ]  # fmt: skip
+        assert msgspec.json.encode(told)
+        assert await dead.export(tenant, "7", 2) == {"events.parked": told[:2]}
+        assert await dead.erase(tenant, "7") == {"events.parked": 4}
+        async with database.tenant(tenant) as tx:
+            left = await dead._reader.parked(tx, tenant, None, True, None, 10)
+        assert [row.event_id for row in left] == ["e1", "e5"]
+
+
+async def test_an_id_that_no_column_takes_comes_back_under_its_stored_form(
+    database: Database, redis: Redis, tenant: int
+) -> None:
+    async with loop(database, redis, main=1) as house:
+        await house.consumer()
+        shop, now = await house.shop(tenant), house.clock.now_ms()
+        await house.events.accept([Impression(tenant, "e\0", now, now, shop.banners[0], page="p\0")])
+        await house.drained()
+        done = await house.events.dead.replay(Chosen(tenant), on_failure=OnFailure.STOP)
+        assert (done.sent, done.failed, done.stopped) == (1, 1, True)
+        assert await count(database, WAITING, tenant) == 1
+
+
+async def test_what_only_clickhouse_lacks_is_not_sent_to_be_a_copy(
+    database: Database, redis: Redis, tenant: int
+) -> None:
+    async with loop(database, redis, main=1) as house:
+        now = house.clock.now_ms()
+        body = encode(CapturedEvent(tenant, "e", now, now, "view", "ada", "own"))
+        async with database.worker() as tx:
+            await EventStore().park(tx, [Parked(tenant, "capture", "e", Reason.UNSHIPPED, "", body)], "0", Ids())
+        done = await house.events.dead.replay(Chosen(tenant))
+        assert (done.matched, done.sent, done.unshipped) == (1, 0, 1)
+        assert await count(database, WAITING, tenant) == 1, "its bytes wait for a way of their own"

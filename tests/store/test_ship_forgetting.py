@@ -13,7 +13,10 @@ from handbill.infra.migrations import migrate_clickhouse
 from handbill.infra.postgres import Database
 from handbill.infra.redis import Redis
 from handbill.infra.sqlfiles import Sql
+from handbill.insights.compile import Compiled
+from handbill.insights.store import Bounds, EventStoreReader
 from handbill.kit.errors import Busy
+from tests.kit.engines import Engines
 from tests.kit.loop import Loop, loop
 from tests.kit.shipping import captures, shipped, shipping
 
@@ -77,3 +80,20 @@ async def test_names_of_any_letters_and_events_on_their_way(
             await tx.execute(LEFT_OVER, [])
         assert await forgetting.erase(tenant, odd) == {"clickhouse.events": 0}
         assert (await clickhouse.query(NAMED, {"t": tenant, "n": odd}))[0][1] == 8
+
+
+async def test_a_store_that_was_never_given_anything_has_nothing_to_forget(
+    database: Database, engines: Engines, tenant: int
+) -> None:
+    async with database.worker() as tx:
+        await tx.execute(LEFT_OVER, [])
+    nowhere = ClickHouse(engines.clickhouse_url, "no_such_database")
+    await nowhere.start()
+    try:
+        forgetting = Forgetting(database, nowhere, patience_s=0.2)
+        assert await forgetting.erase(tenant, "ada") == {"clickhouse.events": 0}
+        assert await forgetting.export(tenant, "ada", 10) == {"clickhouse.events": []}
+        with pytest.raises(Busy, match="no tables yet"):
+            await EventStoreReader(nowhere, Bounds()).ask(Compiled("select 1 from events", {}))
+    finally:
+        await nowhere.stop()

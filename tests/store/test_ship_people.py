@@ -36,13 +36,16 @@ MOVE = Sql(
     "test_move",
 )
 PLAN = Sql("select count(*)::int from people.squashing where tenant_id = $1", "test_plan")
+CHANGES = ("after:ch:command", "after:ch:insert", "after:pg:commit")
 OPEN = Sql("select id from events.ch_groups where lane = any ($1::text[])", "test_open")
 SMALL = ConsumerPolicy(batch_events=50, batch_wait_ms=0)
 
 
 @pytest.fixture
 async def history(clickhouse: ClickHouse) -> ClickHouse:
+    """With its tables, and what earlier tests left in few parts: a mutation takes its time for each of them."""
     await migrate_clickhouse(clickhouse)
+    await clickhouse.command("optimize table events final")
     return clickhouse
 
 
@@ -182,9 +185,11 @@ async def test_death_at_every_point_of_a_squash(
             await prepared()
 
         await prepared()
-        # Every moment that changes what ClickHouse has, or what PostgreSQL has of the plan.
-        assert await enumerate_points(attempt, check, only="after:ch:", what="squashing, in ClickHouse") >= 8
-        assert await enumerate_points(attempt, check, only="after:pg:commit", what="squashing, in PostgreSQL") >= 4
+        # Every moment that changes what ClickHouse or PostgreSQL has; between two of them there are only questions.
+        points = [await enumerate_points(attempt, check, only=only, what=f"squashing, {only}") for only in CHANGES]
+        assert points[0] >= 4
+        assert points[1] >= 2
+        assert points[2] >= 4
 
 
 async def test_a_squash_waits_for_events_on_their_way(

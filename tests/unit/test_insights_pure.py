@@ -21,7 +21,7 @@ from handbill.insights.model import Filter, FunnelQuery, RetentionQuery, TrendsQ
 from handbill.insights.periods import cuts, midnight
 from handbill.insights.statements import statements
 from handbill.insights.store import Bounds, Gate
-from handbill.insights.tail import QUEUE, Tail, Wanted, seen_of
+from handbill.insights.tail import QUEUE, QUEUE_BYTES, Tail, Wanted, seen_of
 from handbill.kit.errors import Invalid, Throttled
 from tests.kit.waiting import soon
 
@@ -163,6 +163,11 @@ async def test_a_slow_tail_forgets_and_says_so() -> None:
     found = await tail.next(0.001)
     assert found is not None
     assert (len(found[0]), found[1]) == (QUEUE, True)
+    for _ in range(5):
+        tail.put(seen_of(event), QUEUE_BYTES // 3)
+    found = await tail.next(0.001)
+    assert found is not None
+    assert (len(found[0]), found[1]) == (3, True), "large events are fewer"
     tail.end()
     assert await tail.next(0.001) is None
 
@@ -171,4 +176,5 @@ def test_banner_events_are_seen_under_their_stored_names() -> None:
     shown = seen_of(Impression(7, "i", 0, 0, 1, user="ada", page="https://a.example/"))
     assert (shown.event, shown.distinct_id, shown.url) == ("$banner_impression", "ada", "https://a.example/")
     assert seen_of(View(7, "v", 0, 0, 1, session="s")).distinct_id == "s"
+    assert seen_of(View(7, "v", 0, 0, 1, device="mobile", device_id="d")).distinct_id == "d"
     assert seen_of(CapturedEvent(7, "e", 0, 0, "view", "ada", "own", b"[1]")).properties == {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from uuid import UUID
 
@@ -114,3 +115,17 @@ def test_a_month_goes_when_its_last_day_has_been_kept_long_enough() -> None:
     assert expired("(90,202601)", datetime(2026, 5, 2, tzinfo=UTC))
     assert expired("(30,202512)", datetime(2026, 1, 31, tzinfo=UTC))
     assert not expired("tuple()", datetime(2026, 1, 31, tzinfo=UTC))
+
+
+@given(
+    st.lists(st.sampled_from(["a", "\\\\", "\\n", "\\ud800", "\\uDC00", "\\u00e9", "\\ufffd", "u", "d800"]), max_size=8)
+)
+def test_half_a_character_becomes_a_whole_one_and_all_else_stays(parts: list[str]) -> None:
+    """What Python reads of it, with every lone half replaced, is what the row says."""
+    text = "".join(parts)
+    read = json.loads(f'"{text}"')
+    whole = read.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    found = enrich.sound(f'{{"a":"{text}"}}'.encode())
+    assert json.loads(found)["a"] == whole
+    if read == whole:
+        assert found == f'{{"a":"{text}"}}'.encode()

@@ -13,14 +13,16 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Protocol
+from typing import Any, Protocol
 from uuid import UUID
 
 import msgspec
 
 from handbill.events.edge import Edge
-from handbill.events.model import HORIZON_DAYS, Dropped, Event, decode, key
+from handbill.events.model import HORIZON_DAYS, CapturedEvent, Dropped, Event, View, decode, key
 from handbill.events.reader import EventReader, ParkedBody
+from handbill.events.reasons import Reason
+from handbill.events.store import storable
 from handbill.infra.postgres import Database
 from handbill.kit.clock import Clock
 from handbill.kit.errors import Invalid
@@ -32,11 +34,13 @@ FULL_SPEED = 500
 """Events of one portion when nobody waits for their fate."""
 CAREFUL = 20
 """Events of one portion when the next one waits for it."""
+ERASED_AT_ONCE = 100
 CIRCUIT = "parked-replay"
 HEALED_TRIES = 3
 HEAL_AFTER = timedelta(minutes=5)
 HEAL_MOST = 1_000
 _LOOK_EVERY_S = 0.05
+_flat = msgspec.json.Decoder(dict[str, str])
 
 
 class OnFailure(StrEnum):
@@ -64,6 +68,7 @@ class Replayed(msgspec.Struct, frozen=True):
     """`matched` parked events fit the filter; `sent` of them went back into the journal; a dry run sends none.
 
     `too_old` were parked so long ago that a copy of them may have been counted and forgotten: they need `force`.
+    `unshipped` were counted before and only ClickHouse lacks them: sent again they would be copies, so they stay.
     `failed` were parked again while we watched, and `stopped` says that the rest was left alone for that.
     """
 
@@ -74,6 +79,7 @@ class Replayed(msgspec.Struct, frozen=True):
     too_old: int = 0
     failed: int = 0
     stopped: bool = False
+    unshipped: int = 0
 
 
 class DropReport(msgspec.Struct, frozen=True):
@@ -120,8 +126,9 @@ class DeadLetters:
             if not rows:
                 break
             after = rows[-1].id
+            counted = sum(row.reason == Reason.UNSHIPPED for row in rows)
             ready, unreadable, old = _readable(rows, self._clock.now(), force)
-            done = _plus(done, matched=len(rows), unreadable=unreadable, too_old=old)
+            done = _plus(done, matched=len(rows), unreadable=unreadable, too_old=old, unshipped=counted)
             if not ready or dry_run:
                 continue
             failed = await self._portion(ready, careful)
@@ -158,16 +165,28 @@ class DeadLetters:
         return await self.replay(Chosen(None, ids=tuple(ids)), on_failure=OnFailure.STOP, actor="clock")
 
     async def erase(self, tenant_id: int, subject: str) -> Mapping[str, int]:
-        """For the erasure registry: parked events of a person are dropped; they were never counted."""
-        cleared, after, last = 0, UUID(int=0), UUID(int=2**128 - 1)
+        """For the erasure registry: the parked events of a person go, also those that were sent again since."""
+        cleared, after = 0, UUID(int=0)
         while True:
             async with self._database.worker() as tx:
-                rows = await self._reader.bodies(tx, tenant_id, None, (), after, last, FULL_SPEED)
-                theirs = tuple(row.id for row in rows if _tells_of(row.body, subject))
+                rows = await self._reader.all_bodies(tx, tenant_id, after, ERASED_AT_ONCE)
+                theirs = [row.id for row in rows if _tells_of(row.body, subject)]
                 if theirs:
-                    cleared += await self._reader.drop_parked(tx, tenant_id, None, theirs)
-            if len(rows) < FULL_SPEED:
+                    cleared += await self._reader.erase_parked(tx, tenant_id, theirs)
+            if len(rows) < ERASED_AT_ONCE:
                 return {"events.parked": cleared}
+            after = rows[-1].id
+
+    async def export(self, tenant_id: int, subject: str, most: int) -> Mapping[str, list[dict[str, Any]]]:
+        """For the export registry: what of theirs is parked, or was."""
+        found: list[dict[str, Any]] = []
+        after = UUID(int=0)
+        while True:
+            async with self._database.worker() as tx:
+                rows = await self._reader.all_bodies(tx, tenant_id, after, ERASED_AT_ONCE)
+            found += [_told(row) for row in rows if _tells_of(row.body, subject)]
+            if len(rows) < ERASED_AT_ONCE or len(found) >= most:
+                return {"events.parked": found[:most]}
             after = rows[-1].id
 
     async def _portion(self, ready: Sequence[tuple[UUID, Event]], careful: bool) -> int:
@@ -187,20 +206,26 @@ class DeadLetters:
 
     async def _settled(self, events: Sequence[Event], since: datetime) -> None:
         """Until each is counted or parked again. Raises StillBad for the latter, and for those nobody takes up."""
-        open_ = {(event.tenant, event.kind, event.id) for event in events if type(event) is not Dropped}
-        again: set[tuple[int, str, str]] = set()
+        open_ = {
+            (event.tenant, event.kind, storable(event.id)): key(event.kind, event.id)
+            for event in events
+            if type(event) is not Dropped
+        }
+        again = 0
         deadline = asyncio.get_running_loop().time() + self._patience_s
         while open_ and asyncio.get_running_loop().time() < deadline:
             names = sorted(open_)
             async with self._database.worker() as tx:
-                counted = await self._reader.counted(tx, [(tenant, key(kind, each)) for tenant, kind, each in names])
+                counted = await self._reader.counted(tx, [(name[0], open_[name]) for name in names])
                 parked = await self._reader.parked_since(tx, names, since)
-            again |= parked
-            open_ -= parked | {name for name in names if (name[0], key(name[1], name[2])) in counted}
+            again += len(parked)
+            open_ = {
+                name: each for name, each in open_.items() if name not in parked and (name[0], each) not in counted
+            }
             if open_:
                 await asyncio.sleep(_LOOK_EVERY_S)
         if again or open_:
-            raise StillBad(len(again) + len(open_))
+            raise StillBad(again + len(open_))
 
     async def _note(self, chosen: Chosen, actor: str, done: Replayed) -> None:
         if not done.sent:
@@ -218,6 +243,8 @@ def _readable(rows: Sequence[ParkedBody], now: datetime, force: bool) -> tuple[l
     ready: list[tuple[UUID, Event]] = []
     unreadable = old = 0
     for row in rows:
+        if row.reason == Reason.UNSHIPPED:
+            continue
         try:
             event = decode(row.body)
         except msgspec.DecodeError:
@@ -231,8 +258,40 @@ def _readable(rows: Sequence[ParkedBody], now: datetime, force: bool) -> tuple[l
 
 
 def _tells_of(body: bytes, subject: str) -> bool:
-    """Texts stand in a body as they are: whoever is named in it is found in its bytes, readable or not."""
-    return subject.encode() in body
+    """Is this somebody's event, or does it say that somebody is them? By whole ids: "7" is not in "1978"."""
+    try:
+        event = decode(body)
+    except msgspec.DecodeError:
+        return _flat_tells_of(body, subject)
+    if type(event) is Dropped:
+        return False
+    if type(event) is CapturedEvent:
+        return subject in (event.distinct_id, event.session, event.edge.other if event.edge else None)
+    return subject in (event.user, event.session, event.device_id if type(event) is View else None)
+
+
+def _told(row: ParkedBody) -> dict[str, Any]:
+    """As it was taken; the bytes as text where nobody can read them."""
+    about: dict[str, Any] = {"id": str(row.id), "parked_at": row.parked_at}
+    try:
+        event = decode(row.body)
+    except msgspec.DecodeError:
+        return {**about, "body": row.body.decode("utf-8", "replace")}
+    fields = {name: getattr(event, name) for name in event.__struct_fields__}
+    return {**about, "kind": event.kind, **{name: _plain(value) for name, value in fields.items() if value}}
+
+
+def _plain(value: Any) -> Any:
+    """Properties are kept as the JSON they were sent in."""
+    return value.decode() if isinstance(value, bytes) else msgspec.to_builtins(value)
+
+
+def _flat_tells_of(body: bytes, subject: str) -> bool:
+    """An entry of the compatibility stream, or bytes that nobody can read: those go if the name is in them at all."""
+    try:
+        return subject in _flat.decode(body).values()
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return subject.encode("utf-8", "surrogatepass") in body
 
 
 def _plus(done: Replayed, **more: int) -> Replayed:

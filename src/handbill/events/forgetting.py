@@ -13,9 +13,9 @@ from uuid import UUID
 
 from handbill.events.store import EventStore
 from handbill.infra import sqlfiles
-from handbill.infra.clickhouse import ClickHouse
+from handbill.infra.clickhouse import ClickHouse, ClickHouseError
 from handbill.infra.postgres import Database
-from handbill.kit.errors import Busy
+from handbill.kit.errors import Broken, Busy
 from handbill.kit.ids import Ids
 
 Q = sqlfiles.queries("handbill.events")
@@ -25,6 +25,7 @@ _COLUMNS = (
 )  # fmt: skip
 _PATIENCE_S = 30.0
 _LOOK_EVERY_S = 0.2
+_NO_TABLE = frozenset({60, 81})
 
 _WAIT = {"mutations_sync": 1}
 
@@ -48,6 +49,17 @@ class Forgetting:
     async def erase(self, tenant_id: int, subject: str) -> Mapping[str, int]:
         """For the erasure registry. Raises Busy while committed events of anybody still wait to be stored."""
         await self._shipped()
+        try:
+            return {"clickhouse.events": await self._forget(tenant_id, subject)}
+        except ClickHouseError as error:
+            if error.code in _NO_TABLE:  # it was never given anything
+                return {"clickhouse.events": 0}
+            raise Broken(
+                f"ClickHouse refused to forget (code {error.code}); names may still stand there. Ask again.",
+                code="HISTORY_BROKEN",
+            ) from error
+
+    async def _forget(self, tenant_id: int, subject: str) -> int:
         named = {"tenant": tenant_id, "name": subject}
         mine, sessions = (await self._clickhouse.query(Q.named, named))[0]
         if mine:
@@ -55,11 +67,16 @@ class Forgetting:
         if sessions:
             await self._clickhouse.command(_mutation(Q.forget_session, tenant_id, subject), _WAIT)
         await self._clickhouse.command(_mutation(Q.forget_moves, tenant_id, subject), _WAIT)
-        return {"clickhouse.events": int(mine) + int(sessions)}
+        return int(mine) + int(sessions)
 
     async def export(self, tenant_id: int, subject: str, most: int) -> Mapping[str, list[dict[str, Any]]]:
         told = {"tenant": tenant_id, "name": subject, "most": most}
-        rows = await self._clickhouse.query(Q.told, told)
+        try:
+            rows = await self._clickhouse.query(Q.told, told)
+        except ClickHouseError as error:
+            if error.code not in _NO_TABLE:
+                raise Busy(f"ClickHouse cannot tell now (code {error.code}).", code="CLICKHOUSE_BUSY") from error
+            rows = []
         return {"clickhouse.events": [dict(zip(_COLUMNS, row, strict=True)) for row in rows]}
 
     async def _shipped(self) -> None:

@@ -18,7 +18,7 @@ _PARTITION = re.compile(r"^\((\d+),(\d{4})(\d{2})\)$")
 
 
 class History:
-    """`squash` goes first, once a night: it may say how many ids it squashed."""
+    """`squash` follows, once a night: it may say how many ids it squashed."""
 
     def __init__(
         self, clickhouse: ClickHouse, clock: Clock, squash: Callable[[], Awaitable[int]] | None = None
@@ -28,14 +28,21 @@ class History:
         self._squash = squash
 
     async def run(self) -> list[str]:
-        """Squash, then drop what is past its time; the names of what was dropped. Nothing while ClickHouse is away."""
+        """Drop what is past its time, then squash; the names of what was dropped. Nothing while ClickHouse is away.
+
+        In this order: a squash that waits or fails must never keep anything beyond its time.
+        """
         try:
-            if self._squash is not None:
-                await self._squash()
-            return await self.drop(self._clock.now())
+            gone = await self.drop(self._clock.now())
         except Busy as error:
             _log.warning("history-waits", reason=error.code)
             return []
+        if self._squash is not None:
+            try:
+                await self._squash()
+            except Busy as error:
+                _log.warning("squash-waits", reason=error.code)
+        return gone
 
     async def drop(self, now: datetime) -> list[str]:
         rows = await self._clickhouse.query(Q.partitions.text)

@@ -30,6 +30,7 @@ class ParkedRow(msgspec.Struct, frozen=True):
 class ParkedBody(msgspec.Struct, frozen=True):
     id: UUID
     parked_at: datetime
+    reason: str
     body: bytes
 
 
@@ -66,7 +67,12 @@ class EventReader:
         limit: int,
     ) -> list[ParkedBody]:  # fmt: skip
         rows = await tx.fetch(S.parked_bodies, tenant_id, reason, after, last, limit, list(ids) or None)
-        return [ParkedBody(row["id"], row["parked_at"], bytes(row["body"])) for row in rows]
+        return [ParkedBody(row["id"], row["parked_at"], row["reason"], bytes(row["body"])) for row in rows]
+
+    async def all_bodies(self, tx: Tx, tenant_id: int, after: UUID, limit: int) -> list[ParkedBody]:
+        """Those that were sent again, too."""
+        rows = await tx.fetch(S.all_bodies, tenant_id, after, limit)
+        return [ParkedBody(row["id"], row["parked_at"], row["reason"], bytes(row["body"])) for row in rows]
 
     async def now(self, tx: Tx) -> datetime:
         found: datetime = await tx.fetchval(S.now)
@@ -89,6 +95,9 @@ class EventReader:
 
     async def drop_parked(self, tx: Tx, tenant_id: int, reason: str | None, ids: Sequence[UUID]) -> int:
         return await tx.execute(S.drop_parked, tenant_id, reason, list(ids) or None)
+
+    async def erase_parked(self, tx: Tx, tenant_id: int, ids: Sequence[UUID]) -> int:
+        return await tx.execute(S.erase_parked, tenant_id, list(ids))
 
     async def mark_replayed(self, tx: Tx, ids: Sequence[UUID]) -> None:
         await tx.execute(S.mark_replayed, list(ids))

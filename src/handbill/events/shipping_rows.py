@@ -79,7 +79,8 @@ class RowMaker:
         agent = enrich.agent(event)
         return (
             event.tenant, event.at, event.received, event.name, event.id, row.key, event.distinct_id, person,
-            event.session or "", event.properties, event.set or b"", event.set_once or b"", event.unset or b"",
+            event.session or "", enrich.sound(event.properties), enrich.sound(event.set), enrich.sound(event.set_once),
+            enrich.sound(event.unset),
             event.url or "", event.referrer or "", enrich.country(event, self._country), agent.browser[:_WORD],
             agent.browser_version[:_WORD], agent.os[:_WORD], agent.os_version[:_WORD], agent.device_type[:_WORD],
             (event.language or "")[:_WORD], (event.timezone or "")[:_WORD], enrich.pixels(event.screen_width),

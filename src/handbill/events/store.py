@@ -152,7 +152,7 @@ class EventStore:
             [ids.new() for _ in parked],
             [item.tenant for item in parked],
             [item.kind for item in parked],
-            [_storable(item.event_id) for item in parked],
+            [None if item.event_id is None else storable(item.event_id) for item in parked],
             [lane] * len(parked),
             [str(item.reason) for item in parked],
             [item.detail for item in parked],
@@ -165,7 +165,7 @@ class EventStore:
             S.park_once,
             [item.id for item in parked],
             [item.tenant for item in parked],
-            [_storable(item.event_id) for item in parked],
+            [storable(item.event_id) for item in parked],
             [item.stream for item in parked],
             [str(item.reason) for item in parked],
             [item.detail for item in parked],
@@ -174,6 +174,6 @@ class EventStore:
         return {row["id"] for row in rows}
 
 
-def _storable(text: str | None) -> str | None:
+def storable(text: str) -> str:
     """An id may be the very thing that no text column takes; its bytes are kept beside it."""
-    return text.replace("\0", "\N{REPLACEMENT CHARACTER}") if text else text
+    return text.replace("\0", "\N{REPLACEMENT CHARACTER}")

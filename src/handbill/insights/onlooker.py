@@ -5,7 +5,6 @@ Whoever only looks must not go through the reader's door: a cursor that nobody c
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,22 +28,20 @@ class Glance(msgspec.Struct, frozen=True):
 class Onlooker:
     def __init__(self, redis: Redis, lanes: Sequence[str], keys: Keys | None = None) -> None:
         self._redis = redis
-        self._lanes = tuple(lanes)
+        self.lanes = tuple(lanes)
         self._keys = keys or Keys()
         self._cursors: dict[str, str] = {}
         self._counted: dict[str, int] = {}
 
     async def begin(self) -> None:
         """From now on: what is in the lanes already is not looked at."""
-        for lane in self._lanes:
+        for lane in self.lanes:
             last, count = await self._redis.call("HMGET", self._keys.tagged("journal", lane, "meta"), "last", "events")
             self._cursors[lane] = last.decode() if last else "0-0"
             self._counted[lane] = int(count or 0)
 
-    async def look(self) -> list[Glance]:
-        return list(await asyncio.gather(*(self._lane(lane) for lane in self._lanes)))
-
-    async def _lane(self, lane: str) -> Glance:
+    async def look(self, lane: str) -> Glance:
+        """One lane at a time: entries may be large, and those of all lanes together are many."""
         stream = self._keys.tagged("journal", lane)
         rows: list[Any] = await self._redis.call("XRANGE", stream, f"({self._cursors[lane]}", "+", "COUNT", ENTRIES)
         if len(rows) == ENTRIES:  # behind: only the newest are of interest

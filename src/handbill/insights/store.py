@@ -18,6 +18,7 @@ from handbill.kit.telemetry import metrics
 
 # Too many rows or bytes to read, to keep or to answer with; too long; too much memory; too large a statement.
 _HEAVY = frozenset({158, 159, 160, 168, 191, 241, 307, 396})
+_NO_TABLE = frozenset({60, 81})
 
 
 class Bounds(msgspec.Struct, frozen=True):
@@ -112,6 +113,8 @@ class EventStoreReader:
 def _told(error: ClickHouseError | ClickHouseBusy) -> Exception:
     """What a question cost too much is the asker's to mend; all else stays what it was."""
     code = error.code if isinstance(error, ClickHouseError) else getattr(error.__cause__, "code", None)
+    if code in _NO_TABLE:
+        return ClickHouseBusy("ClickHouse has no tables yet: they are made with the first events.", code)
     if code not in _HEAVY:
         return error
     metrics.INSIGHTS_REFUSED.labels("heavy").inc()

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from handbill.events.model import CapturedEvent, Dropped, Event
+from handbill.events.model import CapturedEvent, Dropped, Event, View
 from handbill.insights.onlooker import Onlooker
 from handbill.kit.clock import from_ms
 from handbill.kit.errors import Busy, Throttled
@@ -20,6 +20,8 @@ from handbill.kit.telemetry import logs, metrics
 
 _log = logs.get("tail")
 QUEUE = 500
+QUEUE_BYTES = 4 << 20
+"""Of properties as they were sent, for one tail: the largest events would make 500 of them too many."""
 PER_TENANT = 3
 PER_PROCESS = 50
 EVERY_S = 0.25
@@ -57,18 +59,20 @@ class Tail:
         self.tenant = tenant
         self._wanted = wanted
         self._queue: deque[Seen] = deque()
+        self._bytes = 0
         self._news = asyncio.Event()
         self._missed = False
         self._ended = False
 
-    def put(self, seen: Seen) -> None:
+    def put(self, seen: Seen, size: int = 0) -> None:
         if not self._wanted.shows(seen):
             return
-        if len(self._queue) >= QUEUE:
+        if len(self._queue) >= QUEUE or (self._queue and self._bytes + size > QUEUE_BYTES):
             metrics.INSIGHTS_TAIL_SKIPPED.inc()
             self.miss()
             return
         self._queue.append(seen)
+        self._bytes += size
         self._news.set()
 
     def miss(self) -> None:
@@ -91,6 +95,7 @@ class Tail:
         self._news.clear()
         found, missed = list(self._queue), self._missed
         self._queue.clear()
+        self._bytes = 0
         self._missed = False
         return found, missed
 
@@ -152,7 +157,8 @@ class Tails:
     async def _watch(self) -> None:
         while True:
             try:
-                for glance in await self._onlooker.look():
+                for lane in self._onlooker.lanes:
+                    glance = await self._onlooker.look(lane)
                     self._tell(glance.events, glance.skipped)
             except Busy:
                 _log.debug("journal-away")
@@ -163,9 +169,10 @@ class Tails:
         for event in events:
             if event.tenant in tenants:
                 seen = seen_of(event)
+                size = len(event.properties) if isinstance(event, CapturedEvent) else 0
                 for tail in self._open:
                     if tail.tenant == event.tenant:
-                        tail.put(seen)
+                        tail.put(seen, size)
         if skipped:
             metrics.INSIGHTS_TAIL_SKIPPED.inc(skipped)
             for tail in self._open:
@@ -181,7 +188,7 @@ def seen_of(event: Event) -> Seen:
         return Seen(
             "accepted", event.name, *head, event.distinct_id, event.session, event.url, properties=properties
         )  # fmt: skip
-    whose = event.user or event.session or event.device
+    whose = event.user or event.session or (event.device_id if isinstance(event, View) else None)
     return Seen("accepted", f"$banner_{event.kind}", *head, whose, event.session, event.page)
 
 

@@ -101,6 +101,13 @@ class PeopleService:
                 raise nobody()
             return await self._page(tx, tenant_id, found)
 
+    async def person_of(self, tenant_id: int, distinct_id: str) -> UUID | None:
+        """The id of the person who has this distinct id; none when nobody has it."""
+        if not storable(distinct_id):
+            return None
+        async with self._database.tenant(tenant_id) as tx:
+            return await self._reader.person_of(tx, tenant_id, distinct_id)
+
     async def people(
         self, tenant_id: int, cursor: str | None, limit: int, *, name: str | None = None, value: str | None = None
     ) -> Page[PersonView]:

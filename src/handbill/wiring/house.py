@@ -85,7 +85,7 @@ class House:
         self.tenants.erasures.join("caps", self.caps.erase, self.caps.export)
         self.tenants.erasures.join("banners", self.banners.erasure.erase, self.banners.erasure.export)
         self.tenants.erasures.join("segments", self.segments.erasure.erase, self.segments.erasure.export)
-        self.tenants.erasures.join("parked", self.events.dead.erase)
+        self.tenants.erasures.join("parked", self.events.dead.erase, self.events.dead.export)
         history = Forgetting(self.database, self.clickhouse)
         self.tenants.erasures.join("history", history.erase, history.export)
         self.tenants.erasures.join("people", self.people.erase, self.people.export, last=True)

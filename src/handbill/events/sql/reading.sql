@@ -17,7 +17,7 @@ select id from events.parked order by id desc limit 1
 
 -- name: parked_bodies
 -- no-tenant: $1 narrows to a tenant; the operator also sees rows that belong to nobody
-select id, parked_at, body from events.parked
+select id, parked_at, reason, body from events.parked
 where replayed_at is null and ($1::int is null or tenant_id = $1) and ($2::text is null or reason = $2)
   and id > $3 and id <= $4 and ($6::uuid[] is null or id = any ($6))
 order by id
@@ -51,6 +51,13 @@ limit $3
 delete from events.parked
 where tenant_id = $1 and replayed_at is null and ($2::text is null or reason = $2)
   and ($3::uuid[] is null or id = any ($3))
+
+-- name: all_bodies
+-- Whatever became of them: a replayed event's bytes stay here, too.
+select id, parked_at, reason, body from events.parked where tenant_id = $1 and id > $2 order by id limit $3
+
+-- name: erase_parked
+delete from events.parked where tenant_id = $1 and id = any ($2::uuid[])
 
 -- name: mark_replayed
 -- no-tenant: the ids were read under the caller's own filter

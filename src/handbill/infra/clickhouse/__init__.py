@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from handbill.infra.clickhouse.client import ClickHouse, ClickHouseAway, ClickHouseError
+from handbill.infra.clickhouse.client import ClickHouse, ClickHouseAway, ClickHouseBusy, ClickHouseError
 
-__all__ = ["ClickHouse", "ClickHouseAway", "ClickHouseError"]
+__all__ = ["ClickHouse", "ClickHouseAway", "ClickHouseBusy", "ClickHouseError"]

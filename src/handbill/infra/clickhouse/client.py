@@ -36,7 +36,13 @@ class ClickHouseAway(Busy):
 
 
 class ClickHouseBusy(Busy):
+    """The engine cannot now, or not so much at once. `engine_code` is its own word for why."""
+
     code = "CLICKHOUSE_BUSY"
+
+    def __init__(self, detail: str, engine_code: int = 0) -> None:
+        super().__init__(detail, retry_after=1.0)
+        self.engine_code = engine_code
 
 
 class ClickHouseError(Exception):
@@ -247,7 +253,7 @@ def _translated(error: Exception, place: str) -> Exception:
         metrics.CH_ERRORS.labels(str(code)).inc()
         text = str(error).strip()
         if code in _BUSY_CODES:
-            return ClickHouseBusy(f"ClickHouse is busy (code {code}); try again. {text}", retry_after=1.0)
+            return ClickHouseBusy(f"ClickHouse is busy (code {code}); try again. {text}", code)
         if code in _LOGIN_CODES:
             return Broken(
                 f"ClickHouse refused the login (code {code}). Check the URL and the password.", code="CLICKHOUSE_LOGIN"
