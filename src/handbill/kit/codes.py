@@ -149,4 +149,10 @@ CODES: dict[str, str] = {
     "DURATION_TOO_LONG": "The view lasted longer than the time since its decision; nothing was counted.",
     "LINK_NOT_FOUND": "The link was never given out, is too old, or its banner leads nowhere any more.",
     "TOO_MANY_ROWS": "The answer would have more than 10,000 rows; ask for less.",
+    # --- messaging: providers
+    "PROVIDER_AWAY": "The provider cannot be reached or gave no answer that can be read; try again.",
+    "PROVIDER_BUSY": "The provider is busy or limits us for a moment; try again after `Retry-After` seconds.",
+    "PROVIDER_TOKEN": "The provider does not accept the account's token or permissions any more; connect it again.",
+    "PROVIDER_REFUSED": "The provider refused it; its code and words are in the message.",
+    "PROVIDER_ID": "An id of the provider is made of digits; nothing was sent.",
 }

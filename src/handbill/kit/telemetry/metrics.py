@@ -143,3 +143,10 @@ THROTTLE_OPEN = Counter("handbill_throttle_open", "Tracking requests let pass be
 # --- show
 REDIRECT_UNCOUNTED = Counter("handbill_redirect_uncounted", "Clicks led on but not counted, by the error", ("code",))
 GEO_FETCH = Counter("handbill_geo_fetch", "Attempts to fetch the GeoIP file: fetched or failed", ("how",))
+
+# --- messaging: providers
+PROVIDER_SENDS = Counter(
+    "handbill_provider_sends",
+    "Requests to send one message, by outcome: accepted, refused, unwritten (safe to repeat), lost (unknown)",
+    ("channel", "outcome"),
+)
