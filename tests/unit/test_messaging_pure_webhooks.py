@@ -148,6 +148,7 @@ def test_one_bad_part_does_not_hide_its_neighbours() -> None:
     assert [type(fact) for fact in facts] == [Odd, StatusFact, Odd, Odd]
 
 
+FIELDS = ["messages", "user_preferences", "message_template_status_update", "security", "x"]
 json_values: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
     lambda inner: (
@@ -163,9 +164,7 @@ json_values: st.SearchStrategy[Any] = st.recursive(
 )
 
 
-@given(
-    json_values, st.sampled_from(["messages", "user_preferences", "message_template_status_update", "security", "x"])
-)
+@given(json_values, st.sampled_from(FIELDS))
 def test_reading_never_fails(value: Any, field: str) -> None:
     for raw in (body(field, value), json.dumps(value).encode(), body(field, {"statuses": value, "messages": value})):
         first, again = webhooks.parse(raw), webhooks.parse(raw)

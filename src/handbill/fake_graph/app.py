@@ -61,7 +61,7 @@ class FakeGraph:
         self._runner: web.AppRunner | None = None
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> None:
-        self._runner = web.AppRunner(make_app(self.world), access_log=None, shutdown_timeout=1.0)
+        self._runner = web.AppRunner(make_app(self.world), access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
         site = web.TCPSite(self._runner, host, port, backlog=2048)
         try:
