@@ -7,9 +7,13 @@ from itertools import accumulate
 from hypothesis import given
 from hypothesis import strategies as st
 
+from handbill.fake_graph.limits import Pairs, Throughput
 from handbill.messaging.limits import (
+    COUNTED_MS,
     DAY_MS,
+    OPEN_MS,
     PAIR,
+    PAIR_KEPT,
     SECOND_US,
     TIERS,
     Pace,
@@ -76,6 +80,32 @@ def test_a_pair_talks_45_times_at_once_and_then_every_six_seconds() -> None:
     assert len(run([START] * 100 + [START + 6 * SECOND_US] * 3, PAIR)) == 46
 
 
+def greedy(pace: Pace, every_us: int, until_us: int) -> list[int]:
+    """When a sender with endless work sends, in milliseconds."""
+    return [at // 1000 for at in run(list(range(START, START + until_us, every_us)), pace)]
+
+
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=7), st.integers(8, 120))
+def test_a_sender_at_full_speed_is_never_refused_however_the_line_jitters(late: list[int], per_second: int) -> None:
+    """Our pace against the fake server's own count, which shares no code with it."""
+    sent = greedy(number_pace(per_second, burst=3, jitter_ms=50), 1_000, 2_500_000)
+    assert len(sent) > 0.6 * 2.5 * per_second, "careful, but not slow"
+    speed = Throughput(per_second)
+    for at_ms in sorted(at + late[place % len(late)] for place, at in enumerate(sent)):
+        assert not speed.full(at_ms)
+        speed.count(at_ms)
+
+
+@given(st.lists(st.integers(0, 6_000), min_size=1, max_size=7))
+def test_a_pair_at_full_speed_is_never_refused_either(late: list[int]) -> None:
+    sent = greedy(PAIR_KEPT, 500_000, 400_000_000)
+    assert len(sent) == 44 + 66
+    talk = Pairs(6_000, 45)
+    for at_ms in sorted(at + late[place % len(late)] for place, at in enumerate(sent)):
+        assert not talk.full(("n", "p"), at_ms)
+        talk.count(("n", "p"), at_ms)
+
+
 def test_an_unused_token_is_given_back() -> None:
     pace = Pace(1000, 2)
     first = take(0, START, pace)
@@ -90,7 +120,7 @@ def test_a_tier_admits_no_more_people_than_it_may_in_any_day(opened: list[tuple[
     last: dict[int, int] = {}
     let: list[tuple[int, int]] = []
     for now, person in sorted(opened):
-        current = {one: at for one, at in last.items() if now - at < DAY_MS}
+        current = {one: at for one, at in last.items() if now - at < COUNTED_MS}
         oldest = min(current.values(), default=None)
         answer = reach(tier, last.get(person), still_counted(last.values(), now), oldest, now)
         assert answer.new == (person not in current)
@@ -106,6 +136,6 @@ def test_a_tier_admits_no_more_people_than_it_may_in_any_day(opened: list[tuple[
 
 def test_the_unlimited_tier_and_the_service_window() -> None:
     assert reach(TIERS["TIER_UNLIMITED"], None, 10**9, 0, DAY_MS).admitted
-    assert window_open(1, DAY_MS)
-    assert not window_open(1, DAY_MS + 1)
+    assert window_open(1, OPEN_MS)
+    assert not window_open(1, OPEN_MS + 1)
     assert not window_open(None, 0)

@@ -15,6 +15,12 @@ import msgspec
 
 SECOND_US = 1_000_000
 DAY_MS = 86_400_000
+GRACE_MS = 60_000
+"""The provider's clock is not ours, and a message is under way for a while: a minute is kept clear at every edge."""
+COUNTED_MS = DAY_MS + GRACE_MS
+"""For how long one person takes one place in the tier, as we count."""
+OPEN_MS = DAY_MS - GRACE_MS
+"""For how long after a person's own message free text may be sent, as we count."""
 
 
 class Pace(msgspec.Struct, frozen=True):
@@ -37,7 +43,9 @@ class Turn(msgspec.Struct, frozen=True):
 
 
 PAIR = Pace(interval_us=6 * SECOND_US, burst=45)
-"""One message in six seconds from one number to one person, with 45 borrowed from the future."""
+"""The provider's rule: one message in six seconds from one number to one person, with 45 borrowed from the future."""
+PAIR_KEPT = Pace(interval_us=6 * SECOND_US, burst=44)
+"""What we keep: one in reserve, so that two messages may arrive up to six seconds closer than they were sent."""
 
 
 def take(tat_us: int, now_us: int, pace: Pace) -> Turn:
@@ -92,19 +100,19 @@ class Reach(msgspec.Struct, frozen=True):
 def reach(tier: int | None, last_ms: int | None, counted: int, oldest_ms: int | None, now_ms: int) -> Reach:
     """Whether a first word to one person fits the tier. `last_ms`: when the portfolio last opened a conversation with
     this person; `counted` and `oldest_ms`: the different people of the last 24 hours, and the one whose last opening
-    is longest ago. A person counts from the last opening for exactly 24 hours. Answers to somebody who wrote within
-    the service window are not asked about here: they cost no place."""
-    known = last_ms is not None and now_ms - last_ms < DAY_MS
+    is longest ago. A person counts from the last opening for COUNTED_MS. Answers to somebody who wrote within the
+    service window are not asked about here: they cost no place."""
+    known = last_ms is not None and now_ms - last_ms < COUNTED_MS
     if known or tier is None or counted < tier:
         return Reach(admitted=True, new=not known)
-    return Reach(admitted=False, new=True, free_at_ms=None if oldest_ms is None else oldest_ms + DAY_MS)
+    return Reach(admitted=False, new=True, free_at_ms=None if oldest_ms is None else oldest_ms + COUNTED_MS)
 
 
 def window_open(inbound_ms: int | None, now_ms: int) -> bool:
-    """Whether free text may be sent: the person wrote to us less than 24 hours ago."""
-    return inbound_ms is not None and now_ms - inbound_ms < DAY_MS
+    """Whether free text may be sent: the person wrote to us within the last 24 hours, less a minute."""
+    return inbound_ms is not None and now_ms - inbound_ms < OPEN_MS
 
 
 def still_counted(last: Iterable[int], now_ms: int) -> int:
     """How many of these last openings count now; what a store's statement must agree with."""
-    return sum(1 for at in last if now_ms - at < DAY_MS)
+    return sum(1 for at in last if now_ms - at < COUNTED_MS)

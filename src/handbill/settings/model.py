@@ -264,6 +264,28 @@ class Banners(msgspec.Struct, frozen=True):
     ] = None
 
 
+class Messaging(msgspec.Struct, frozen=True):
+    graph_url: Annotated[
+        HttpUrl,
+        Meta(description="Where WhatsApp's API is; the address of `handbill fake-graph` to try things out."),
+    ] = "https://graph.facebook.com"
+    graph_version: Annotated[
+        str, Meta(pattern=r"^v[0-9]{1,3}\.[0-9]{1,2}$", description="The version of that API in every address.")
+    ] = "v23.0"
+    graph_insecure: Annotated[
+        bool, Meta(description="Whether that address may be plain HTTP to another machine: tokens travel readable.")
+    ] = False
+    graph_connections: Annotated[
+        int, Meta(ge=1, le=10_000, description="Requests to that API that one process has under way at once.")
+    ] = 256
+    graph_connect_ms: Annotated[
+        int, Meta(ge=10, description="The longest wait for a connection; nothing was sent when it ends.")
+    ] = 5_000
+    graph_answer_ms: Annotated[
+        int, Meta(ge=10, description="The longest wait for an answer; whether it was sent is unknown when it ends.")
+    ] = 30_000
+
+
 class Settings(msgspec.Struct, frozen=True):
     """All of it. Built by `settings.load`, handed to the wiring, read by nobody else."""
 
@@ -286,3 +308,4 @@ class Settings(msgspec.Struct, frozen=True):
     jobs: Jobs = Jobs()
     events: Events = Events()
     banners: Banners = Banners()
+    messaging: Messaging = Messaging()
