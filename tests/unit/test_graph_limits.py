@@ -43,6 +43,21 @@ def naive(log: list[dict[str, Any]]) -> list[int]:
     return expected
 
 
+def assert_audit(log: list[dict[str, Any]], found: dict[str, Any]) -> None:
+    """The server's audit against the same figures looked up line by line."""
+    taken = [line for line in log if not line["code"]]
+    assert found["taken"] == len(taken)
+    for number, most in found["most_in_a_second"].items():
+        mine = [line["at_ms"] for line in taken if line["number"] == number]
+        assert most == max(sum(end - 1000 < at <= end for at in mine) for end in mine)
+        assert most <= (4 if number == NUMBER else 2)
+    ends = [line["at_ms"] for line in taken]
+    people = max((len({one["to"] for one in taken if end - DAY < one["at_ms"] <= end}) for end in ends), default=0)
+    assert sum(found["most_people_in_a_day"].values()) == people <= 3
+    assert found["most_to_one_person"] <= 3
+    assert found["twice"] == len(taken) - len({(line["opaque"], line["to"]) for line in taken})
+
+
 steps = st.lists(
     st.tuples(
         st.sampled_from([0, 0, 0, 1, 250, 999, 1000, 5_999, 6_000, 20_000, DAY // 2, DAY - 1, DAY]),
@@ -64,7 +79,9 @@ def test_every_yes_and_every_no_is_what_a_plain_count_says(plan: list[tuple[int,
                 clock.ms += wait
                 await fake.send(f"49151000{person}", number=str(FIRST_NUMBER + number))
             log = await fake.log()
+            _, found = await fake("GET", "/_audit")
         assert [line["code"] for line in log] == naive(log)
+        assert_audit(log, found)
         assert len(log) == len(plan)
 
     asyncio.run(run())

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from handbill.messaging import webhooks
-from handbill.messaging.facts import AlertFact, InboundFact, Odd, PreferenceFact, StatusFact, TemplateFact
+from handbill.messaging.facts import AlertFact, Fact, InboundFact, Odd, PreferenceFact, StatusFact, TemplateFact
 from handbill.messaging.lattice import NOTHING, WORDS, Mark, Standing, Status, fold, join, of
 
 SECRET = "an-app-secret"
@@ -140,6 +141,14 @@ def test_templates_and_accounts() -> None:
     fact = one(body("field_of_next_year", {"a": 1}))
     assert isinstance(fact, Odd)
     assert json.loads(fact.raw) == {"a": 1}
+
+
+def test_facts_travel_and_come_back_the_same() -> None:
+    status = {"id": "w", "status": "failed", "timestamp": "1", "errors": [{"code": 131026}]}
+    text = {"from": "4915", "id": "w2", "timestamp": "2", "type": "text", "text": {"body": "Hi"}}
+    facts = webhooks.parse(messages(statuses=[status, {}], messages=[text]))
+    packed = msgspec.msgpack.encode(facts)
+    assert msgspec.msgpack.decode(packed, type=tuple[Fact, ...]) == facts
 
 
 def test_one_bad_part_does_not_hide_its_neighbours() -> None:

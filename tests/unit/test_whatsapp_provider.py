@@ -229,6 +229,8 @@ async def test_ids_are_digits_and_notes_are_short() -> None:
             await whatsapp.send(msgspec.structs.replace(ACCOUNT, number_id="1/../2"), hello())
     with pytest.raises(Invalid):
         send_body(Message("49", HELLO, "x" * 513))
+    with pytest.raises(Invalid):
+        send_body(Message("49", Media("image"), "x"))
 
 
 def test_credentials_are_never_shown() -> None:

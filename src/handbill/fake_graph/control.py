@@ -1,4 +1,4 @@
-"""The puppeteer's routes, which no real server has: /_control changes the world, /_log and /_state show it."""
+"""The puppeteer's routes, which no real server has: /_control changes the world; /_log, /_state and /_audit show it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from handbill.fake_graph.audit import audit
 from handbill.fake_graph.model import Control, Inbound, Preference
 from handbill.fake_graph.templates import change
 from handbill.fake_graph.world import World
@@ -22,6 +23,7 @@ def routes(world: World) -> list[web.RouteDef]:
         web.post("/_control", pages.control),
         web.get("/_log", pages.log),
         web.get("/_state", pages.state),
+        web.get("/_audit", pages.audit),
     ]
 
 
@@ -106,6 +108,11 @@ class Pages:
         after, limit = _int(request.query.get("after"), 0), _int(request.query.get("limit"), _PAGE)
         rows = self._world.log[after : after + min(limit, _PAGE)]
         return web.Response(body=msgspec.json.Encoder().encode_lines(rows), content_type="application/x-ndjson")
+
+    async def audit(self, _: web.Request) -> web.Response:
+        """What the log proves, counted from the log alone."""
+        portfolios = {number.id: number.portfolio for number in self._world.numbers.values()}
+        return _json(audit(self._world.log, portfolios, self._world.config.pair_interval_ms))
 
     async def state(self, _: web.Request) -> web.Response:
         return _json(self._state())

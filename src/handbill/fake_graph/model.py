@@ -109,6 +109,8 @@ class Logged(msgspec.Struct, frozen=True, gc=False):
     code: int = 0
     wamid: str = ""
     kind: str = ""
+    answer: bool = False
+    """Whether the person had written within the last 24 hours."""
 
 
 class Inbound(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

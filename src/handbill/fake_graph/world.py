@@ -111,6 +111,8 @@ class World:
     def write(
         self, at_ms: int, number: str, to: str, opaque: str, outcome: Outcome, code: int, wamid: str, kind: str
     ) -> None:
+        """One line of the log, or the error of a server that cannot keep one: nothing is taken unseen."""
         if len(self.log) >= self.config.log_limit:
             raise GraphError(2, "The fake server's log is full: start it anew.")
-        self.log.append(Logged(len(self.log) + 1, at_ms, number, to, opaque, outcome, code, wamid, kind))
+        answer = bool(self.written) and self.window_open(number, to, at_ms)
+        self.log.append(Logged(len(self.log) + 1, at_ms, number, to, opaque, outcome, code, wamid, kind, answer))

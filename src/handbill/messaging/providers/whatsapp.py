@@ -175,6 +175,8 @@ def send_body(message: Message) -> dict[str, Any]:
     if isinstance(content, Text):
         body |= {"type": "text", "text": {"body": content.body, "preview_url": content.preview_url}}
     elif isinstance(content, Media):
+        if not content.media_id and not content.link:
+            raise Invalid("Media needs the id of an upload or a link; nothing was sent.")
         source = {"id": content.media_id} if content.media_id else {"link": content.link}
         extra = {"caption": content.caption, "filename": content.filename}
         body |= {"type": content.kind, content.kind: source | {key: word for key, word in extra.items() if word}}
