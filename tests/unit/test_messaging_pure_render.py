@@ -10,7 +10,17 @@ from hypothesis import strategies as st
 
 from handbill.messaging.model import Template
 from handbill.messaging.optout import START, STOP, Words, plain
-from handbill.messaging.render import Binding, Filled, Missing, TooLong, fill, preflight, unbound, variables
+from handbill.messaging.render import (
+    Binding,
+    Filled,
+    Missing,
+    TooLong,
+    fill,
+    preflight,
+    unbound,
+    unsupported,
+    variables,
+)
 
 SALE = Template(
     id="1",
@@ -55,6 +65,19 @@ def test_a_filled_template_is_what_the_provider_wants() -> None:
     named = fill(NAMED, {"body.order": Binding("o"), "body.name": Binding("n")}, {"o": "7", "n": "Bo"})
     assert isinstance(named, Filled)
     assert named.send.components[0]["parameters"][1] == {"type": "text", "text": "Bo", "parameter_name": "name"}
+
+
+def test_a_coupon_is_copied_and_what_we_cannot_fill_is_named() -> None:
+    buttons = {"type": "BUTTONS", "buttons": [None, {"type": "COPY_CODE"}, {"type": "FLOW"}]}
+    parts = ({"type": "HEADER", "format": "LOCATION"}, {"type": "BODY", "text": "Hi"}, buttons, {"type": "CAROUSEL"})
+    template = Template("4", "c", "en", "MARKETING", "APPROVED", parts)
+    found = fill(template, {"button.1.coupon": Binding("code")}, {"code": "SAVE"})
+    assert isinstance(found, Filled)
+    (button,) = found.send.components
+    assert (button["sub_type"], button["index"]) == ("copy_code", "1")
+    assert button["parameters"] == [{"type": "coupon_code", "coupon_code": "SAVE"}]
+    assert unsupported(template) == ("HEADER LOCATION", "BUTTON FLOW", "CAROUSEL")
+    assert unsupported(NAMED) == ()
 
 
 def test_a_missing_value_is_named_not_guessed() -> None:

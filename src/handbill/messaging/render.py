@@ -20,6 +20,9 @@ BODY_LIMIT = 1024
 HEADER_LIMIT = 60
 URL_LIMIT = 2000
 MEDIA = frozenset({"IMAGE", "VIDEO", "DOCUMENT"})
+_PARTS = frozenset({"HEADER", "BODY", "FOOTER", "BUTTONS"})
+_BUTTONS = frozenset({"QUICK_REPLY", "URL", "PHONE_NUMBER", "COPY_CODE", "VOICE_CALL"})
+COUPON = "coupon"
 Place = Literal["header", "body", "button"]
 
 
@@ -94,6 +97,20 @@ def variables(template: Template) -> tuple[Variable, ...]:
     return tuple(found)
 
 
+def unsupported(template: Template) -> tuple[str, ...]:
+    """Parts that want values which this release cannot give: refuse such a template before anybody is written to."""
+    found: list[str] = []
+    for component in template.components:
+        kind = str(component.get("type", "")).upper()
+        if kind not in _PARTS:
+            found.append(kind)
+        elif kind == "HEADER" and str(component.get("format", "TEXT")).upper() not in MEDIA | {"TEXT"}:
+            found.append(f"HEADER {component['format']}")
+        elif kind == "BUTTONS":
+            found += [f"BUTTON {word}" for _, word, _ in _listed(component) if word not in _BUTTONS]
+    return tuple(found)
+
+
 def unbound(template: Template, bindings: Mapping[str, Binding]) -> tuple[str, ...]:
     """Variables that no binding speaks of: a fault of the campaign, not of a person."""
     return tuple(variable.key for variable in variables(template) if variable.key not in bindings)
@@ -142,12 +159,21 @@ def _names(text: Any) -> list[str]:
 
 
 def _buttons(component: Mapping[str, Any]) -> list[Variable]:
-    buttons = component.get("buttons")
     found: list[Variable] = []
-    for index, button in enumerate(buttons if isinstance(buttons, list) else ()):
-        if isinstance(button, Mapping) and str(button.get("type", "")).upper() == "URL":
+    for index, word, button in _listed(component):
+        if word == "URL":
             found += [Variable("button", name, index=index) for name in _names(button.get("url"))]
+        elif word == "COPY_CODE":
+            found.append(Variable("button", COUPON, index=index))
     return found
+
+
+def _listed(component: Mapping[str, Any]) -> Iterable[tuple[int, str, Mapping[str, Any]]]:
+    """The buttons with their places and kinds; what is no button is passed over and keeps its place."""
+    buttons = component.get("buttons")
+    for index, button in enumerate(buttons if isinstance(buttons, list) else ()):
+        if isinstance(button, Mapping):
+            yield index, str(button.get("type", "")).upper(), button
 
 
 def _value(binding: Binding | None, contact: Mapping[str, Any]) -> str:
@@ -173,6 +199,8 @@ def _components(holes: Iterable[Variable], values: Mapping[str, str], *, named: 
         if hole.media is not None:
             source = "link" if "://" in value else "id"
             parameter: dict[str, Any] = {"type": hole.media, hole.media: {source: value}}
+        elif hole.name == COUPON and hole.place == "button":
+            parameter = {"type": "coupon_code", "coupon_code": value}
         else:
             parameter = {"type": "text", "text": value}
             if named and hole.place != "button":
@@ -182,7 +210,8 @@ def _components(holes: Iterable[Variable], values: Mapping[str, str], *, named: 
         if index is None:
             yield {"type": place, "parameters": parameters}
         else:
-            yield {"type": place, "sub_type": "url", "index": str(index), "parameters": parameters}
+            kind = "copy_code" if parameters[0]["type"] == "coupon_code" else "url"
+            yield {"type": place, "sub_type": kind, "index": str(index), "parameters": parameters}
 
 
 def _texts(template: Template, values: Mapping[str, str]) -> tuple[str, TooLong | None]:
