@@ -1,6 +1,6 @@
 """A small campaign through adapter, retry classes, webhooks and lattice against a misbehaving server.
 
-The core keeps its rows in PostgreSQL; here they are a dictionary, and the law is the same: nobody twice, nobody skipped.
+The core keeps its rows in PostgreSQL, here they are a dictionary; the law is the same: nobody twice, nobody skipped.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import socket
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -163,6 +164,7 @@ async def test_every_fault_ends_in_the_outcome_that_the_log_allows() -> None:
     [
         (200, b'{"messages":[{"id":"wamid.1"}]}', Accepted),
         (200, b'{"messages":[{"id":"w","message_status":"held_for_quality_assessment"}],"new":1}', Accepted),
+        (200, b'{"messages":[{"id":"w","message_status":7}],"contacts":[7]}', Accepted),
         (200, b'{"messages":[]}', Lost),
         (200, b"{}", Lost),
         (200, b"<html>", Lost),
@@ -221,6 +223,16 @@ def test_addresses_that_would_carry_tokens_in_the_open_are_refused() -> None:
         with pytest.raises(Invalid) as caught:
             Client(url)
         assert caught.value.code == "OUTGOING_REFUSED"
+
+
+async def test_a_public_name_that_leads_inside_is_not_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def inside(host: str, port: int, **_: Any) -> list[Any]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))]
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", inside)
+    async with provider("https://graph.example") as whatsapp:
+        outcome = await whatsapp.send(ACCOUNT, hello())
+        assert outcome == Unwritten("no connection (ClientConnectorDNSError)"), "not even tried"
 
 
 async def test_ids_are_digits_and_notes_are_short() -> None:

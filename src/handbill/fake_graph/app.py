@@ -21,10 +21,10 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 TABLES: tuple[Table, ...] = (
     messages.routes,
     templates.routes,
-    nodes.routes,
     control.routes,
+    nodes.routes,
 )
-"""Tried from the top; the busiest first."""
+"""Tried from the top: the busiest first, and `nodes` last, since it answers for any id."""
 
 
 @web.middleware

@@ -2,12 +2,14 @@
 
 That line is drawn by the kind of error. A connection that never came about wrote nothing: the name did not resolve, the
 address did not answer, no connection of the pool became free in time. Everything later may have been read at the other
-end. The session has no overall timeout, because such a timeout could not tell the two apart. A request that failed on a
-connection kept from before counts as unknown, too; connections are let go before the other side lets go of them.
+end. A limit on the whole could not tell the two apart, so it is so wide that connecting has failed long before, and what
+it ends is unknown. A request that failed on a connection kept from before counts as unknown, too; connections are let
+go before the other side lets go of them.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import ipaddress
@@ -54,6 +56,7 @@ class Graph:
             _check(base_url)
         self._root = f"{base_url.rstrip('/')}/{version}"
         self._connections = connections
+        self._longest_s = connect_s + 2 * answer_s
         self._timeout = aiohttp.ClientTimeout(total=None, connect=connect_s, sock_connect=connect_s, sock_read=answer_s)
         self._session: aiohttp.ClientSession | None = None
 
@@ -84,7 +87,10 @@ class Graph:
     async def _exchange(self, method: str, url: URL, headers: dict[str, str], data: Any) -> Reply | Unwritten | Lost:
         status: int | None = None
         try:
-            async with self._client().request(method, url, headers=headers, data=data, allow_redirects=False) as reply:
+            async with (
+                asyncio.timeout(self._longest_s),
+                self._client().request(method, url, headers=headers, data=data, allow_redirects=False) as reply,
+            ):
                 status = reply.status
                 return Reply(status, await _bounded(reply))
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.InvalidURL) as error:

@@ -42,16 +42,14 @@ _STATES = frozenset(get_args(TemplateState))
 
 class _Named(msgspec.Struct):
     id: str
-    message_status: str = "accepted"
-
-
-class _Contact(msgspec.Struct):
-    wa_id: str | None = None
+    message_status: Any = "accepted"
 
 
 class _Sent(msgspec.Struct):
+    """Only the id must be there: whatever else changes in the answer, a message that was taken stays taken."""
+
     messages: list[_Named]
-    contacts: list[_Contact] = []
+    contacts: Any = None
 
 
 class _Data(msgspec.Struct):
@@ -195,17 +193,22 @@ def outcome_of(reply: Reply | Unwritten | Lost) -> Outcome:
     """What an answer to a send means. Whatever is not the server's own JSON leaves it open what happened."""
     if not isinstance(reply, Reply):
         return reply
-    if reply.status == 200:
+    if 200 <= reply.status < 300:
         try:
             sent = _sent(reply.body)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            return Lost("an answer that names no message", 200)
+            return Lost("an answer that names no message", reply.status)
         if not sent.messages or not sent.messages[0].id:
-            return Lost("an answer that names no message", 200)
+            return Lost("an answer that names no message", reply.status)
         first = sent.messages[0]
-        address = sent.contacts[0].wa_id if sent.contacts else None
-        return Accepted(first.id, address, held=first.message_status == "held_for_quality_assessment")
+        return Accepted(first.id, _address(sent.contacts), held=first.message_status == "held_for_quality_assessment")
     return _refused(reply) or Lost("an error without the provider's own words", reply.status)
+
+
+def _address(contacts: Any) -> str | None:
+    first = contacts[0] if isinstance(contacts, list) and contacts else None
+    found = first.get("wa_id") if isinstance(first, dict) else None
+    return found if isinstance(found, str) else None
 
 
 def _refused(reply: Reply) -> Refused | None:
