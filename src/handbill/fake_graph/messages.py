@@ -83,6 +83,11 @@ async def _send(world: World, request: web.Request) -> web.StreamResponse:
         _count(world, number, sent, to, now_ms)
         _report(world, number, sent, to, wamid, now_ms, rolls)
     await _latency(world, rolls[LATENCY])
+    return _answer(request, sent, fault, wamid)
+
+
+def _answer(request: web.Request, sent: SendBody, fault: str | None, wamid: str) -> web.Response:
+    """The good answer, or whatever the fault makes of it."""
     if fault in ("lost_answer", "dropped"):
         if request.transport is not None:
             request.transport.abort()
@@ -91,7 +96,7 @@ async def _send(world: World, request: web.Request) -> web.StreamResponse:
         return web.Response(body=_PAGE, status=502, content_type="text/html")
     answer = {
         "messaging_product": "whatsapp",
-        "contacts": [{"input": sent.to, "wa_id": to}],
+        "contacts": [{"input": sent.to, "wa_id": sent.to.lstrip("+")}],
         "messages": [{"id": wamid, "message_status": "accepted"}],
     }
     return web.Response(body=msgspec.json.encode(answer), content_type="application/json")
