@@ -3,8 +3,8 @@
 That line is drawn by the kind of error. A connection that never came about wrote nothing: the name did not resolve, the
 address did not answer, no connection of the pool became free in time. Everything later may have been read at the other
 end. A limit on the whole could not tell the two apart, so it is so wide that connecting has failed long before, and
-what it ends is unknown. A request that failed on a connection kept from before counts as unknown, too; connections are let
-go before the other side lets go of them.
+what it ends is unknown. A request that failed on a connection kept from before counts as unknown, too; connections are
+let go before the other side lets go of them.
 """
 
 from __future__ import annotations
