@@ -155,4 +155,12 @@ CODES: dict[str, str] = {
     "PROVIDER_TOKEN": "The provider does not accept the account's token or permissions any more; connect it again.",
     "PROVIDER_REFUSED": "The provider refused it; its code and words are in the message.",
     "PROVIDER_ID": "An id of the provider is made of digits; nothing was sent.",
+    # --- messaging: campaigns
+    "CAMPAIGN_NOT_READY": "The campaign cannot be sent as it is; `faults` or the text says why. Nothing was scheduled.",
+    "CAMPAIGN_STATE": "The campaign's state does not allow this; nothing was changed.",
+    "CONNECTION_NOT_FOUND": "There is no such connection.",
+    "CONNECTION_IN_USE": "Campaigns use this connection; nothing was removed.",
+    "NUMBER_TAKEN": "The number belongs to another connection of yours; nothing was changed.",
+    "NUMBER_NOT_FOUND": "There is no such number.",
+    "AUDIENCE_AWAY": "The address book is not there; no audience can be read.",
 }

@@ -150,3 +150,27 @@ PROVIDER_SENDS = Counter(
     "Requests to send one message, by outcome: accepted, refused, unwritten (safe to repeat), lost (unknown)",
     ("channel", "outcome"),
 )
+
+# --- messaging: campaigns
+MESSAGES = Counter(
+    "handbill_messages",
+    "Claimed messages by what came of them: accepted, failed, again (later), unknown, back (not tried), skipped",
+    ("how",),
+)
+MESSAGE_SKIPS = Counter("handbill_message_skips", "Messages skipped, by reason", ("reason",))
+MESSAGE_WAIT_SECONDS = Histogram(
+    "handbill_message_wait_seconds", "From the time a message was made to its first attempt"
+)
+CAMPAIGNS_ENDED = Counter("handbill_campaigns_ended", "Campaigns by how they ended or were paused", ("how",))
+WEBHOOKS_KEPT = Counter("handbill_webhooks_kept", "Webhooks of providers: new, copy (known already), refused", ("how",))
+WEBHOOK_FACTS = Counter("handbill_webhook_facts", "What webhooks said, by kind", ("kind",))
+HOOK_DELIVERIES = Counter("handbill_hook_deliveries", "Our own webhooks, by how a try ended", ("how",))
+MESSAGING_JAIN = Gauge(
+    "handbill_messaging_jain", "Jain's index of the tenants' sending rates in the last minute; 1 is fair"
+)
+MESSAGING_RATE = Gauge(
+    "handbill_messaging_rate", "Messages a second in the last minute, by internal tenant number", ("tenant",)
+)
+MESSAGING_WAIT = Gauge(
+    "handbill_messaging_wait", "Mean wait in seconds in the last minute, by internal tenant number", ("tenant",)
+)
