@@ -1,4 +1,4 @@
-"""Messaging inside a test: a stand-in for the address book, the room on real engines, its workers, a webhook's way in."""
+"""Messaging inside a test: a stand-in for the address book, the room on real engines, its workers."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
+from handbill.infra.outgoing import Outgoing
 from handbill.infra.postgres import Database, Tx
 from handbill.infra.redis import Keys, Redis
 from handbill.infra.sqlfiles import Sql
@@ -21,7 +22,7 @@ from handbill.jobs.service import JobsService
 from handbill.jobs.worker import JobWorker
 from handbill.kit.clock import Clock, SystemClock
 from handbill.kit.ids import Ids
-from handbill.messaging.connections import NewConnection
+from handbill.messaging.links import NewConnection
 from handbill.messaging.plan import AudienceSpec, Campaign, NewCampaign, UsedTemplate
 from handbill.messaging.ports import AudiencePage, Recipient, Why
 from handbill.messaging.providers.graph import Graph as GraphClient
@@ -96,6 +97,15 @@ class Book:
         return "+" + wire.lstrip("+")
 
 
+async def stand_in(postgres_url: str) -> None:
+    """Make the contacts' tables that claims look at, unless they are there."""
+    connection = await asyncpg.connect(postgres_url)
+    try:
+        await connection.execute(STAND_IN)
+    finally:
+        await connection.close()
+
+
 def people(count: int, first: int = 0, **fields: Any) -> list[Recipient]:
     return [Recipient(None, f"+4917{first + place:08d}", {"name": f"P{place}", **fields}) for place in range(count)]
 
@@ -120,7 +130,9 @@ class Room:
         client = GraphClient(graph_url, connections=connections, answer_s=10)
         self.service = MessagingService(
             database, redis, self.jobs.outbox, self.audit, WhatsApp(client, vault), vault, book, clock,
-            verify_key=b"v" * 32, policy=policy, keys=Keys(prefix.replace("-", "")), ids=ids,
+            verify_key=b"v" * 32, seal=sealer, outgoing=Outgoing(insecure=True), policy=policy,
+           
+            keys=Keys(prefix.replace("-", "")), ids=ids,
         )  # fmt: skip
         self.tasks = MessagingTasks(self.service)
 
@@ -172,7 +184,7 @@ class Room:
         while True:
             await self.service.keeper.poll()
             await self.service.keeper.sweep()
-            await self.service.inbox.work()
+            await self.service.incoming.work()
             await asyncio.sleep(every_s)
 
     async def state(self, tenant_id: int, campaign_id: UUID) -> str:
@@ -187,11 +199,7 @@ async def room(
     database: Database, redis: Redis, postgres_url: str, graph_url: str, book: Book | None = None,
     policy: MessagingPolicy | None = None, clock: Clock | None = None, **more: Any,
 ) -> AsyncIterator[Room]:  # fmt: skip
-    connection = await asyncpg.connect(postgres_url)
-    try:
-        await connection.execute(STAND_IN)
-    finally:
-        await connection.close()
+    await stand_in(postgres_url)
     prefix = f"t{uuid.uuid4().hex[:10]}"
     made = Room(
         database, redis, graph_url, book or Book(), policy or MessagingPolicy(), clock or SystemClock(), prefix, **more

@@ -23,5 +23,6 @@ class Erasure:
         async with self._database.worker() as tx:
             for table in ("messages", "inbound", "reached", "undeliverable", "preferences"):
                 counts[f"messaging.{table}"] = await tx.execute(S[f"erase_{table}"], tenant_id, addresses)
+            counts["messaging.hook_deliveries"] = await tx.execute(S.erase_deliveries, tenant_id, addresses)
             counts["messaging.webhook_inbox"] = await tx.execute(S.erase_webhooks, tenant_id, addresses)
         return counts

@@ -46,6 +46,10 @@ class Group(Generic[Q, A]):
             self._running = asyncio.create_task(self._run())
         return await future
 
+    @property
+    def idle(self) -> bool:
+        return self._running is None and not self._waiting
+
     async def _run(self) -> None:
         try:
             while self._waiting:

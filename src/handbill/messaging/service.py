@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from uuid import UUID
 
 import msgspec
 
+from handbill.infra.outgoing import Outgoing
 from handbill.infra.postgres import Database
 from handbill.infra.redis import Keys, Redis
 from handbill.infra.state import StateTable
@@ -15,21 +16,24 @@ from handbill.kit.clock import Clock
 from handbill.kit.errors import NotFound
 from handbill.kit.ids import Ids
 from handbill.messaging.campaigns import Campaigns
-from handbill.messaging.connections import Connections, Safe
+from handbill.messaging.connections import Connections
 from handbill.messaging.consequences import Consequences, Pauses
 from handbill.messaging.dispatch import Dispatcher, TurnPolicy
 from handbill.messaging.erasure import Erasure
 from handbill.messaging.fairness import Fairness
+from handbill.messaging.hearing import Hearing
+from handbill.messaging.hooks import HookDesk
 from handbill.messaging.hooks_out import Hooks
-from handbill.messaging.inbox import Inbox
+from handbill.messaging.incoming import Incoming
 from handbill.messaging.keeper import Keeper, KeeperPolicy
 from handbill.messaging.launch import Launcher
 from handbill.messaging.limits import PAIR_KEPT, Pace
+from handbill.messaging.links import Safe
 from handbill.messaging.model import Account
 from handbill.messaging.pacer import Pacer
 from handbill.messaging.ports import AudiencePage, Contacts, Recipient
 from handbill.messaging.providers.port import Provider
-from handbill.messaging.reading import Reading
+from handbill.messaging.providers.vault import Seal
 from handbill.messaging.recorder import Recorder
 from handbill.messaging.store import S
 from handbill.tenants.service import Audit
@@ -79,6 +83,8 @@ class MessagingService:
         clock: Clock,
         *,
         verify_key: bytes,
+        seal: Seal,
+        outgoing: Outgoing,
         policy: MessagingPolicy | None = None,
         keys: Keys | None = None,
         ids: Ids | None = None,
@@ -96,9 +102,13 @@ class MessagingService:
         self.keeper = Keeper(database, outbox, self.dispatcher, self.consequences, self.hooks, clock, policy.keeper)
         self.launcher = Launcher(database, outbox, contacts, self.dispatcher, self.consequences, clock, ids)
         self.campaigns = Campaigns(database, audit, contacts, self.dispatcher, self.keeper, clock, ids)
-        self.connections = Connections(database, audit, provider, safe, self.dispatcher, clock, ids, verify_key)
-        self.inbox = Inbox(database, contacts, self.connections, self.consequences, self.hooks, safe, clock)
-        self.reading = Reading(database)
+        self.connections = Connections(
+            database, audit, provider, safe, self.dispatcher, self.hooks, self.consequences, outbox, clock, ids,
+            verify_key,
+        )  # fmt: skip
+        hearing = Hearing(contacts, self.consequences, self.hooks, outbox, clock)
+        self.incoming = Incoming(database, audit, safe, self.connections.verify_token, hearing, clock)
+        self.hook_desk = HookDesk(database, audit, self.hooks, seal, outgoing, clock, ids)
         self.fairness = Fairness(database, clock)
         self.erasure = Erasure(database, contacts)
 
@@ -106,10 +116,11 @@ class MessagingService:
         """Nothing to begin: connections are made when first needed."""
 
     async def stop(self) -> None:
+        await self.hook_desk.close()
         await self.provider.close()
 
 
-def load_sealed(database: Database) -> Callable[[Account], object]:
+def load_sealed(database: Database) -> Callable[[Account], Awaitable[bytes]]:
     """Finds the sealed secret behind an account; the wiring hands it to the vault."""
 
     async def load(account: Account) -> bytes:

@@ -20,7 +20,10 @@ JOBS: dict[str, dict[str, str]] = {
         "turn": "Send for one number, for about a second.",
     },
     RETRY: {"retry": "Try again what was refused for a while, for one number."},
-    WEBHOOKS: {"deliver": "Deliver one webhook of our own."},
+    WEBHOOKS: {
+        "deliver": "Deliver one webhook of our own.",
+        "refresh": "Ask the provider for a connection's numbers and templates.",
+    },
 }
 
 
@@ -46,7 +49,12 @@ class MessagingTasks:
         return done.begun
 
     def handlers(self) -> Mapping[str, Mapping[str, Any]]:
-        return {DISPATCH: {"launch": self.launch, "turn": self.turn}, RETRY: {"retry": self.retry}}
+        webhooks = {"deliver": self._messaging.hook_desk.deliver, "refresh": self._messaging.connections.refresh_job}
+        return {
+            DISPATCH: {"launch": self.launch, "turn": self.turn},
+            RETRY: {"retry": self.retry},
+            WEBHOOKS: webhooks,
+        }
 
 
 def _tenant(job: Job) -> int:

@@ -284,6 +284,41 @@ class Messaging(msgspec.Struct, frozen=True):
     graph_answer_ms: Annotated[
         int, Meta(ge=10, description="The longest wait for an answer; whether it was sent is unknown when it ends.")
     ] = 30_000
+    turn_ms: Annotated[
+        int, Meta(ge=50, le=10_000, description="How long one number sends before its next turn is queued.")
+    ] = 1_000
+    lease_s: Annotated[
+        float, Meta(ge=1, description="How long a number's turns may be silent before they are begun anew.")
+    ] = 30
+    standard_per_second: Annotated[
+        int, Meta(ge=0, description="Messages a second of one tenant of the standard tier; 0 means no limit of ours.")
+    ] = 10
+    enterprise_per_second: Annotated[int, Meta(ge=0, description="The same for the enterprise tier.")] = 50
+    claim_s: Annotated[
+        float, Meta(ge=1, description="After this a claimed message that was not tried goes back to its place.")
+    ] = 30
+    unanswered_s: Annotated[
+        float,
+        Meta(ge=1, description="After this an attempt without an answer is unknown; longer than any answer may take."),
+    ] = 120
+    unknown_hours: Annotated[
+        float, Meta(ge=0, description="How long a webhook may lift an unknown message before it counts as failed.")
+    ] = 72
+    number_pause_s: Annotated[
+        float, Meta(ge=0, description="How long a number rests after the provider throttled it twice in a row.")
+    ] = 60
+    campaigns_per_poll: Annotated[
+        int, Meta(ge=1, le=1_000, description="Campaigns that begin in one minute, over all tenants.")
+    ] = 10
+    campaigns_per_tenant: Annotated[
+        int, Meta(ge=1, le=1_000, description="How many of them one tenant has while others have some ready.")
+    ] = 2
+    hooks_insecure: Annotated[
+        bool, Meta(description="Whether our own webhooks may go to plain HTTP and private addresses: for trying out.")
+    ] = False
+    dispatch_concurrency: Annotated[
+        int, Meta(ge=1, le=1_000, description="Numbers for which one worker sends at once.")
+    ] = 64
 
 
 class Settings(msgspec.Struct, frozen=True):

@@ -19,7 +19,7 @@ from handbill.jobs.gauges import Gauges
 from handbill.jobs.leader import LeaderChore
 from handbill.kit.ids import new_id
 from handbill.kit.pulse import Pulse
-from handbill.wiring import queues
+from handbill.wiring import messaging, queues
 from handbill.wiring.house import House
 
 KINDS = ("relay", "consume", "jobs", "cron")
@@ -118,6 +118,7 @@ def _leader(house: House, pulse: Pulse) -> Chore:
         GaugeChore(Gauges(house.database, jobs.queues, jobs.known_queues)),
         TenantsSweep(house),
         RaisedLimits(house),
+        messaging.MessageSweep(house),
     )
     return LeaderChore(house.database, led, pulse=pulse)
 
@@ -129,6 +130,10 @@ PLANS: tuple[Plan, ...] = (
     Plan("consume", "caps-keeper", CapsKeeper),
     Plan("jobs", "jobs:banners", queues.banners_worker),
     Plan("jobs", "jobs:system", queues.system_worker),
+    Plan("jobs", "jobs:message_dispatch", queues.dispatch_worker),
+    Plan("jobs", "jobs:message_retry", queues.retry_worker),
+    Plan("jobs", "jobs:webhooks", queues.webhooks_worker),
+    Plan("jobs", "webhook-work", messaging.WebhookWork),
     Plan("cron", "cron", queues.cron),
     Plan("cron", "leader", _leader),
 )

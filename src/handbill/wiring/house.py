@@ -19,9 +19,11 @@ from handbill.infra.redis.shared_clock import SharedClock
 from handbill.jobs.pressure import PressureLimits
 from handbill.jobs.service import JobsService, RelayPolicy
 from handbill.kit.telemetry import logs
+from handbill.messaging.service import MessagingService
 from handbill.settings import Settings
 from handbill.tenants.service import TenantService
 from handbill.wiring import addresses, schema, secrets
+from handbill.wiring.audience import NoAddressBook
 
 _log = logs.get("wiring")
 
@@ -56,8 +58,10 @@ class House:
         self.catalogue = Catalogue(self.database, self.redis, self.clock)
         self.caps = CapsService(self.redis, self.database, CatalogueBook(self.catalogue), self.clock)
         self.banners = _banners(self)
+        self.messaging = _messaging(self)
         self.tenants.erasures.join("caps", self.caps.erase)
         self.tenants.erasures.join("banners", self.banners.erasure.erase)
+        self.tenants.erasures.join("messaging", self.messaging.erasure.erase)
 
         self._core: tuple[tuple[str, Part], ...] = (
             ("postgres", self.database),
@@ -71,6 +75,7 @@ class House:
             ("catalogue", self.catalogue),
             ("edge", self.edge),
             ("banners", self.banners),
+            ("messaging", self.messaging),
         )
         self._started: list[tuple[str, Part]] = []
 
@@ -198,3 +203,9 @@ def _geo_file(settings: Settings) -> Path | None:
     if given.geo_file:
         return Path(given.geo_file)
     return Path(settings.home) / "geo" / "country.mmdb" if given.geo_url else None
+
+
+def _messaging(house: House) -> MessagingService:
+    from handbill.wiring import messaging  # it builds on the house, and this house on it
+
+    return messaging.service(house, NoAddressBook())

@@ -14,6 +14,8 @@ from handbill.jobs.cron import Schedule, Schedulers
 from handbill.jobs.model import Job
 from handbill.jobs.worker import JobWorker
 from handbill.kit.pulse import Pulse
+from handbill.messaging.tasks import DISPATCH, RETRY, WEBHOOKS, MessagingTasks
+from handbill.messaging.tasks import JOBS as MESSAGE_JOBS
 from handbill.wiring.house import House
 
 SYSTEM = "system"
@@ -22,13 +24,17 @@ JOBS = {
     "cron.banner_rollup": "Announce the roll-up of yesterday.",
     "cron.rollup_dirty": "Recount past days that late events touched.",
     "cron.stats_audit": "Compare a few days of the stats with a recount, and look for days that were never rolled up.",
+    "cron.campaign_poll": "Begin campaigns whose time has come, fairly; end those that are over; ring idle numbers.",
+    "cron.messaging_upkeep": "Measure fairness, forget worked-off webhooks.",
+    "cron.connections": "Ask the providers anew about numbers and templates.",
     "cron.retention": "Make months ahead, drop months nobody needs, forget keys past the horizon.",
 }
 """The jobs of the queue `system`, each started by the clock."""
 
-CATALOGUE: dict[str, dict[str, str]] = {BANNERS: BANNER_JOBS, SYSTEM: JOBS}
+CATALOGUE: dict[str, dict[str, str]] = {BANNERS: BANNER_JOBS, **MESSAGE_JOBS, SYSTEM: JOBS}
 """Every queue of the product and the jobs it carries, for the reference page."""
 
+HOOK_LOG = timedelta(days=30)
 DIRTY_REST = timedelta(seconds=30)
 
 
@@ -51,6 +57,7 @@ class SystemTasks:
     def __init__(self, house: House) -> None:
         self._banners = house.banners
         self._events = house.events
+        self._messaging = house.messaging
         self._clock = house.clock
 
     async def rollup_dirty(self, job: Job, ctx: Any) -> int:
@@ -64,12 +71,26 @@ class SystemTasks:
         await self._events.forget_keys(self._clock.now())
         return len((await self._banners.retention.run()).dropped)
 
+    async def campaign_poll(self, job: Job, ctx: Any) -> int:
+        return len(await self._messaging.keeper.poll())
+
+    async def connections(self, job: Job, ctx: Any) -> int:
+        return await self._messaging.connections.queue_all()
+
+    async def messaging_upkeep(self, job: Job, ctx: Any) -> int:
+        await self._messaging.fairness.measure()
+        await self._messaging.hook_desk.forget(self._clock.now() - HOOK_LOG)
+        return await self._messaging.keeper.forget()
+
     def handlers(self, tasks: BannerTasks) -> Mapping[str, Any]:
         return {
             "cron.banner_sync": tasks.announce_sync,
             "cron.banner_rollup": tasks.announce_rollup,
             "cron.rollup_dirty": self.rollup_dirty,
             "cron.stats_audit": self.audit,
+            "cron.campaign_poll": self.campaign_poll,
+            "cron.messaging_upkeep": self.messaging_upkeep,
+            "cron.connections": self.connections,
             "cron.retention": self.retention,
         }
 
@@ -81,6 +102,9 @@ def schedules(house: House) -> list[Schedule]:
         "cron.banner_rollup": given.stats_rollup_cron,
         "cron.rollup_dirty": "* * * * *",
         "cron.stats_audit": "*/10 * * * *",
+        "cron.campaign_poll": "* * * * *",
+        "cron.messaging_upkeep": "* * * * *",
+        "cron.connections": "17 * * * *",
         "cron.retention": given.retention_cron,
     }
     return [Schedule(id=name, queue=SYSTEM, name=name, cron=cron) for name, cron in times.items()]
@@ -94,7 +118,22 @@ def system_worker(house: House, pulse: Pulse) -> JobWorker:
     return _worker(house, SYSTEM, SystemTasks(house).handlers(banner_tasks(house)), pulse)
 
 
-def _worker(house: House, queue: str, handlers: Mapping[str, Any], pulse: Pulse) -> JobWorker:
+def dispatch_worker(house: House, pulse: Pulse) -> JobWorker:
+    handlers = MessagingTasks(house.messaging).handlers()[DISPATCH]
+    return _worker(house, DISPATCH, handlers, pulse, house.settings.messaging.dispatch_concurrency)
+
+
+def retry_worker(house: House, pulse: Pulse) -> JobWorker:
+    return _worker(house, RETRY, MessagingTasks(house.messaging).handlers()[RETRY], pulse)
+
+
+def webhooks_worker(house: House, pulse: Pulse) -> JobWorker:
+    return _worker(house, WEBHOOKS, MessagingTasks(house.messaging).handlers()[WEBHOOKS], pulse)
+
+
+def _worker(
+    house: House, queue: str, handlers: Mapping[str, Any], pulse: Pulse, concurrency: int | None = None
+) -> JobWorker:
     given = house.settings.jobs
     return JobWorker(
         house.jobs.queues,
@@ -104,6 +143,7 @@ def _worker(house: House, queue: str, handlers: Mapping[str, Any], pulse: Pulse)
         stalled_ms=given.stalled_ms,
         grace_s=given.grace_s,
         pulse=pulse,
+        concurrency=concurrency,
     )
 
 

@@ -164,7 +164,9 @@ MESSAGE_WAIT_SECONDS = Histogram(
 CAMPAIGNS_ENDED = Counter("handbill_campaigns_ended", "Campaigns by how they ended or were paused", ("how",))
 WEBHOOKS_KEPT = Counter("handbill_webhooks_kept", "Webhooks of providers: new, copy (known already), refused", ("how",))
 WEBHOOK_FACTS = Counter("handbill_webhook_facts", "What webhooks said, by kind", ("kind",))
+WEBHOOKS_PARKED = Counter("handbill_webhooks_parked", "Webhooks that could not be worked on and wait for a person")
 HOOK_DELIVERIES = Counter("handbill_hook_deliveries", "Our own webhooks, by how a try ended", ("how",))
+HOOKS_DISABLED = Counter("handbill_hooks_disabled", "Webhooks of ours that were switched off: they failed for too long")
 MESSAGING_JAIN = Gauge(
     "handbill_messaging_jain", "Jain's index of the tenants' sending rates in the last minute; 1 is fair"
 )
