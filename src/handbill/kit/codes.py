@@ -162,5 +162,12 @@ CODES: dict[str, str] = {
     "CONNECTION_IN_USE": "Campaigns use this connection; nothing was removed.",
     "NUMBER_TAKEN": "The number belongs to another connection of yours; nothing was changed.",
     "NUMBER_NOT_FOUND": "There is no such number.",
+    # --- messaging: webhooks
+    "WEBHOOK_VERIFY_TOKEN": "The verify token is not this connection's; nothing was subscribed.",
+    "WEBHOOK_SIGNATURE": "The webhook is not signed with this connection's app secret; nothing was kept.",
+    "HOOK_NOT_FOUND": "There is no such webhook.",
+    "HOOK_OFF": "The webhook is switched off; nothing was sent. Switch it on first.",
+    "HOOKS_FULL": "There are 20 webhooks already; nothing was made. Remove one, or change it.",
+    "DELIVERY_NOT_FOUND": "There is no such delivery of this webhook.",
     "AUDIENCE_AWAY": "The address book is not there; no audience can be read.",
 }

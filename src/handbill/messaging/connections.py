@@ -4,107 +4,45 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from datetime import datetime
-from typing import Annotated, Literal, Protocol
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any, Literal
 from uuid import UUID
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, structs
 
 from handbill.infra.postgres import Database, Tx
-from handbill.kit import pages
+from handbill.jobs.model import Job, Unrecoverable
+from handbill.jobs.service import Outbox
+from handbill.kit import etags, pages
 from handbill.kit.clock import Clock
 from handbill.kit.errors import Conflict, Fault, Invalid, NotFound
 from handbill.kit.ids import Ids
 from handbill.kit.pages import Page
 from handbill.messaging import checks
+from handbill.messaging.consequences import Consequences
 from handbill.messaging.dispatch import Dispatcher
-from handbill.messaging.model import Account, Channel, Credentials, NumberInfo
-from handbill.messaging.plan import Digits, Name
+from handbill.messaging.hearing import GOOD, template_changed
+from handbill.messaging.hooks_out import QUEUE, Hooks
+from handbill.messaging.links import (
+    Connection,
+    ConnectionPatch,
+    NewConnection,
+    NumberView,
+    Safe,
+    Switch,
+    TemplateView,
+)
+from handbill.messaging.model import Account, Credentials, NumberInfo, Template, TemplateState
 from handbill.messaging.providers.port import Provider
 from handbill.messaging.store import S
 from handbill.tenants.service import Audit
 
-Secret = Annotated[str, Meta(min_length=1, max_length=2000, pattern=r"^[\x21-\x7e]+$")]
-
-
-class Safe(Protocol):
-    """Where secrets are kept: seals them for a row, and opens them for a call."""
-
-    def sealed(self, tenant_id: int, secret: str, credentials: Credentials) -> bytes: ...
-
-    def forget(self, tenant_id: int, secret: str) -> None: ...
-
-    async def credentials(self, account: Account) -> Credentials: ...
-
-
-class NewConnection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The four values of a WhatsApp number, as its provider shows them."""
-
-    name: Name
-    waba_id: Digits
-    numbers: Annotated[list[Digits], Meta(min_length=1, max_length=100)]
-    token: Secret
-    app_secret: Secret
-    portfolio: Digits | None = None
-    """Accounts of one business share its tier: give the same id to all of them."""
-
-
-class NewSecrets(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    token: Secret
-    app_secret: Secret
-
-
-class NumberView(msgspec.Struct, frozen=True):
-    number_id: str
-    display: str
-    quality: str
-    per_second: int
-    tier: int | None
-    paused_until: datetime | None
-    pause_reason: str | None
-
-
-class Connection(msgspec.Struct, frozen=True):
-    connection_id: UUID
-    name: str
-    channel: Channel
-    waba_id: str
-    portfolio: str
-    numbers: list[NumberView]
-    webhook: str
-    """The path of this connection's webhook."""
-    verify_token: str | None
-    """What the provider must repeat when it subscribes; shown when the connection is made."""
-    version: int
-    created_at: datetime
-
-
-class TemplateView(msgspec.Struct, frozen=True):
-    connection_id: UUID
-    name: str
-    language: str
-    template_id: str
-    category: str
-    state: str
-    components: list[dict[str, object]]
-    named: bool
-    reason: str
-    changed_at: datetime
-
-
-class Switch(msgspec.Struct, frozen=True):
-    """Whether anything of this tenant is sent at all, and how fast."""
-
-    stopped: bool = False
-    reason: str | None = None
-    per_second: int | None = None
-    """Messages a second for the whole tenant; 0 is no limit but the numbers' own, null is what the tier says."""
-    updated_at: datetime | None = None
-
-
-class NewSwitch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    stopped: bool
+ROTATION = timedelta(days=1)
+"""How long webhooks signed with the app secret before are taken."""
+BEHIND = timedelta(minutes=1)
+"""What a list of templates says is taken to be so old: a webhook of the last minute may know more."""
 
 
 class Connections:
@@ -115,6 +53,9 @@ class Connections:
         provider: Provider,
         safe: Safe,
         dispatcher: Dispatcher,
+        hooks: Hooks,
+        consequences: Consequences,
+        outbox: Outbox,
         clock: Clock,
         ids: Ids,
         verify_key: bytes,
@@ -124,6 +65,9 @@ class Connections:
         self._provider = provider
         self._safe = safe
         self._dispatcher = dispatcher
+        self._hooks = hooks
+        self._consequences = consequences
+        self._outbox = outbox
         self._clock = clock
         self._ids = ids
         self._verify_key = verify_key
@@ -133,52 +77,115 @@ class Connections:
         return hmac.new(self._verify_key, connection_id.bytes, hashlib.sha256).hexdigest()[:40]
 
     async def connect(self, tenant_id: int, new: NewConnection, *, actor: str, check: bool = True) -> Connection:
-        """Seal the secrets and ask the provider about each number. A number it does not show us is refused."""
+        """Ask the provider about the token and every number, then seal and keep. What it does not know is refused."""
         checks.refuse(checks.plain("name", new.name), "nothing was connected")
         connection_id, now = self._ids.new(), self._clock.now()
-        sealed = self._safe.sealed(tenant_id, str(connection_id), Credentials(new.token, new.app_secret))
+        given, numbers = Credentials(new.token, new.app_secret), sorted(set(new.numbers))
+        infos, templates = [NumberInfo(number_id, "") for number_id in numbers], list[Template]()
+        if check:
+            infos, templates = await self._asked(tenant_id, given, new.waba_id, numbers)
+        sealed = self._safe.sealed(tenant_id, str(connection_id), given)
         async with self._database.tenant(tenant_id) as tx:
             await tx.execute(
                 S.insert_connection, tenant_id, connection_id, new.name, "whatsapp", new.waba_id,
                 new.portfolio or new.waba_id, sealed, now,
             )  # fmt: skip
-            for number_id in sorted(set(new.numbers)):
-                await self._put(tx, tenant_id, connection_id, NumberInfo(number_id, ""))
-            await self._audit.write(
-                tx, tenant_id, actor=actor, action="connection.create", object=f"connection {connection_id}",
-                after={"name": new.name, "waba_id": new.waba_id, "numbers": sorted(set(new.numbers))},
-            )  # fmt: skip
-        if check:
-            try:
-                await self.refresh(tenant_id, connection_id, actor=actor)
-            except (Conflict, Invalid):
-                async with self._database.tenant(tenant_id) as tx:
-                    await tx.fetchval(S.delete_connection, tenant_id, connection_id)
-                raise
-        return msgspec.structs.replace(
-            await self.read(tenant_id, connection_id), verify_token=self.verify_token(connection_id)
-        )
+            for info in infos:
+                await self._put(tx, tenant_id, connection_id, info)
+            await self._put_templates(tx, tenant_id, connection_id, templates, now - BEHIND)
+            shown = {"name": new.name, "waba_id": new.waba_id, "numbers": numbers}
+            await self._note(tx, tenant_id, actor, "connection.create", connection_id, None, shown)
+        return await self.read(tenant_id, connection_id)
 
-    async def reseal(self, tenant_id: int, connection_id: UUID, new: NewSecrets, *, actor: str) -> Connection:
-        """A new token, used within seconds. A stop that the old one caused is for a person to lift."""
-        sealed = self._safe.sealed(tenant_id, str(connection_id), Credentials(new.token, new.app_secret))
+    async def change(
+        self, tenant_id: int, connection_id: UUID, patch: ConnectionPatch, *, actor: str, version: int | None = None
+    ) -> Connection:
+        """What is sent, and nothing else. New secrets are tried on the provider before the old ones go; a stop that the
+        old token caused is for a person to lift."""
+        if patch.name is not UNSET:
+            checks.refuse(checks.plain("name", patch.name), "nothing was changed")
+        account = Account(tenant_id, "", "", str(connection_id))
+        known = await self.read(tenant_id, connection_id)
+        given = self._renewed(await self._safe.credentials(account), patch)
+        if given is not None:
+            await self._asked(tenant_id, given, known.waba_id, [one.number_id for one in known.numbers])
         async with self._database.tenant(tenant_id) as tx:
-            if await tx.fetchval(S.reseal_connection, tenant_id, connection_id, sealed, self._clock.now()) is None:
+            before = await tx.fetchrow(S.lock_connection, tenant_id, connection_id)
+            if before is None:
                 raise _missing()
-            await self._audit.write(
-                tx, tenant_id, actor=actor, action="connection.reseal", object=f"connection {connection_id}"
-            )
+            etags.check(version, before["version"])
+            after = {
+                "name": before["name"] if patch.name is UNSET else patch.name,
+                "portfolio": before["portfolio"] if patch.portfolio is UNSET else patch.portfolio,
+            }
+            sealed = before["sealed"]
+            if given is not None:
+                sealed = self._safe.sealed(tenant_id, str(connection_id), given)
+            await tx.execute(
+                S.change_connection, tenant_id, connection_id, after["name"], after["portfolio"], sealed,
+                self._clock.now(),
+            )  # fmt: skip
+            shown = {"name": before["name"], "portfolio": before["portfolio"]}
+            after["secrets"] = "changed" if given is not None else "kept"
+            await self._note(tx, tenant_id, actor, "connection.change", connection_id, shown, after)
         self._safe.forget(tenant_id, str(connection_id))
         return await self.read(tenant_id, connection_id)
+
+    def _renewed(self, old: Credentials, patch: ConnectionPatch) -> Credentials | None:
+        """The secrets after the change; None when nothing of them changes."""
+        if patch.token is UNSET and patch.app_secret is UNSET:
+            return None
+        given = old if patch.token is UNSET else structs.replace(old, token=patch.token)
+        if patch.app_secret is not UNSET and patch.app_secret != old.app_secret:
+            until = self._clock.now_ms() + int(ROTATION.total_seconds() * 1000)
+            given = structs.replace(
+                given, app_secret=patch.app_secret, old_app_secret=old.app_secret, old_until_ms=until
+            )
+        return given
+
+    async def _asked(
+        self, tenant_id: int, given: Credentials, waba_id: str, numbers: Sequence[str]
+    ) -> tuple[list[NumberInfo], list[Template]]:
+        """What the provider says to these secrets, before they are kept: they are lent for the length of each call."""
+        loan = f"check {self._ids.new()}"
+
+        def lent(number_id: str = "") -> Account:
+            self._safe.lend(tenant_id, loan, given)
+            return Account(tenant_id, number_id, waba_id, loan)
+
+        try:
+            token = await self._provider.token(lent())
+            if not token.valid:
+                raise Conflict(
+                    "The provider says that the token is not valid; nothing was kept.", code="PROVIDER_TOKEN"
+                )
+            infos = [await self._provider.number(lent(number_id)) for number_id in numbers]
+            return infos, await self._provider.templates(lent())
+        finally:
+            self._safe.forget(tenant_id, loan)
 
     async def remove(self, tenant_id: int, connection_id: UUID, *, actor: str) -> None:
         await self.read(tenant_id, connection_id)
         async with self._database.tenant(tenant_id) as tx:
             if await tx.fetchval(S.delete_connection, tenant_id, connection_id) is None:
                 raise Conflict("Campaigns use this connection; nothing was removed.", code="CONNECTION_IN_USE")
-            await self._audit.write(
-                tx, tenant_id, actor=actor, action="connection.remove", object=f"connection {connection_id}"
-            )
+            await self._note(tx, tenant_id, actor, "connection.remove", connection_id, None, None)
+        self._safe.forget(tenant_id, str(connection_id))
+
+    async def add_number(self, tenant_id: int, connection_id: UUID, number_id: str, *, actor: str) -> Connection:
+        known = await self.read(tenant_id, connection_id)
+        info = await self._provider.number(Account(tenant_id, number_id, known.waba_id, str(connection_id)))
+        async with self._database.tenant(tenant_id) as tx:
+            await self._put(tx, tenant_id, connection_id, info)
+            await self._note(tx, tenant_id, actor, "number.add", connection_id, None, {"number_id": number_id})
+        return await self.read(tenant_id, connection_id)
+
+    async def remove_number(self, tenant_id: int, connection_id: UUID, number_id: str, *, actor: str) -> None:
+        await self._known(tenant_id, connection_id, number_id)
+        async with self._database.tenant(tenant_id) as tx:
+            if await tx.fetchval(S.delete_number, tenant_id, connection_id, number_id) is None:
+                raise Conflict("A campaign writes from this number; nothing was removed.", code="CONNECTION_IN_USE")
+            await self._note(tx, tenant_id, actor, "number.remove", connection_id, {"number_id": number_id}, None)
 
     async def read(self, tenant_id: int, connection_id: UUID) -> Connection:
         found = await self._some(tenant_id, None, 1, connection_id)
@@ -201,8 +208,8 @@ class Connections:
         return [
             Connection(
                 row["connection_id"], row["name"], row["channel"], row["waba_id"], row["portfolio"],
-                by_id.get(row["connection_id"], []), f"/webhooks/whatsapp/{row['connection_id']}", None, row["version"],
-                row["created_at"],
+                by_id.get(row["connection_id"], []), f"/webhooks/whatsapp/{row['connection_id']}",
+                self.verify_token(row["connection_id"]), row["version"], row["created_at"],
             )
             for row in rows
         ]  # fmt: skip
@@ -211,25 +218,67 @@ class Connections:
         """What the provider says now: numbers with their limits, and templates with their state."""
         found = await self.read(tenant_id, connection_id)
         accounts = [Account(tenant_id, one.number_id, found.waba_id, str(connection_id)) for one in found.numbers]
+        asked_at = self._clock.now() - BEHIND
         infos = [await self._provider.number(account) for account in accounts]
-        templates = await self._provider.templates(accounts[0])
-        now = self._clock.now()
+        templates = await self._provider.templates(Account(tenant_id, "", found.waba_id, str(connection_id)))
         async with self._database.tenant(tenant_id) as tx:
             for info in infos:
                 await self._put(tx, tenant_id, connection_id, info)
-            encode = msgspec.json.encode
-            await tx.execute(
-                S.put_templates, tenant_id, connection_id, now, [t.name for t in templates],
-                [t.language for t in templates], [t.id for t in templates], [t.category for t in templates],
-                [t.state for t in templates], [encode(t.components).decode() for t in templates],
-                [t.named for t in templates],
-            )  # fmt: skip
-            await tx.execute(S.drop_templates, tenant_id, connection_id, now)
-            await self._audit.write(
-                tx, tenant_id, actor=actor, action="connection.refresh", object=f"connection {connection_id}",
-                after={"numbers": len(infos), "templates": len(templates)},
-            )  # fmt: skip
+            await self._put_templates(tx, tenant_id, connection_id, templates, asked_at)
+            counts = {"numbers": len(infos), "templates": len(templates)}
+            await self._note(tx, tenant_id, actor, "connection.refresh", connection_id, None, counts)
         return await self.read(tenant_id, connection_id)
+
+    async def _put_templates(
+        self, tx: Tx, tenant_id: int, connection_id: UUID, templates: Sequence[Template], at: datetime
+    ) -> None:
+        """One that cannot be sent any more pauses its campaigns, as the webhook would have."""
+        before = await self._states(tx, tenant_id, connection_id)
+        encode = msgspec.json.encode
+        unique = {(t.name, t.language): t for t in templates if not _odd(t)}
+        kept = [unique[key] for key in sorted(unique)]
+        await tx.execute(
+            S.put_templates, tenant_id, connection_id, at, [t.name for t in kept], [t.language for t in kept],
+            [t.id for t in kept], [t.category for t in kept], [t.state for t in kept],
+            [encode(t.components).decode() for t in kept], [t.named for t in kept],
+        )  # fmt: skip
+        await tx.execute(S.drop_templates, tenant_id, connection_id, at)
+        after = await self._states(tx, tenant_id, connection_id)
+        for (name, language), state in sorted(before.items()):
+            now = after.get((name, language), "DELETED")
+            if state in GOOD and now not in GOOD:
+                await template_changed(
+                    tx, self._hooks, self._consequences, tenant_id, connection_id, name, language, now, ""
+                )
+
+    async def _states(self, tx: Tx, tenant_id: int, connection_id: UUID) -> dict[tuple[str, str], str]:
+        rows = await tx.fetch(S.template_states, tenant_id, connection_id)
+        return {(row["name"], row["language"]): row["state"] for row in rows}
+
+    # --- by the clock
+
+    async def queue_all(self) -> int:
+        """One job for each connection of every tenant: what the provider says is asked for again."""
+        async with self._database.worker() as tx:
+            rows = await tx.fetch(S.every_connection)
+            for row in rows:
+                await self._queue(tx, row["tenant_id"], row["connection_id"])
+        return len(rows)
+
+    async def _queue(self, tx: Tx, tenant_id: int, connection_id: UUID) -> None:
+        await self._outbox.put(tx, QUEUE, "refresh", {"connection_id": str(connection_id)}, tenant_id=tenant_id)
+
+    async def refresh_job(self, job: Job, ctx: object) -> str:
+        """The job behind it. A token that died is no reason to try again: sending will meet it and stop."""
+        data = job.data if isinstance(job.data, dict) else {}
+        try:
+            connection_id = UUID(str(data.get("connection_id")))
+            await self.refresh(job.tenant_id or 0, connection_id, actor="system")
+        except (ValueError, NotFound):
+            return "gone"
+        except (Conflict, Invalid) as error:
+            raise Unrecoverable(f"{error.code}: {error.detail}") from None
+        return "refreshed"
 
     async def _put(self, tx: Tx, tenant_id: int, connection_id: UUID, info: NumberInfo) -> None:
         made = await tx.fetchval(
@@ -242,22 +291,37 @@ class Connections:
                 code="NUMBER_TAKEN",
             )
 
-    async def resume_number(self, tenant_id: int, number_id: str, *, actor: str) -> None:
+    async def resume_number(self, tenant_id: int, connection_id: UUID, number_id: str, *, actor: str) -> Connection:
+        """A person says that the number may go on, before its pause is over."""
+        await self._known(tenant_id, connection_id, number_id)
         async with self._database.tenant(tenant_id) as tx:
-            if await tx.fetchval(S.resume_number, tenant_id, number_id, self._clock.now()) is None:
-                raise NotFound("There is no such number.", code="NUMBER_NOT_FOUND")
-            await self._audit.write(tx, tenant_id, actor=actor, action="number.resume", object=f"number {number_id}")
+            await tx.fetchval(S.resume_number, tenant_id, number_id, self._clock.now())
+            await self._note(tx, tenant_id, actor, "number.resume", connection_id, None, {"number_id": number_id})
         await self._ring(tenant_id)
+        return await self.read(tenant_id, connection_id)
+
+    async def _known(self, tenant_id: int, connection_id: UUID, number_id: str) -> None:
+        known = await self.read(tenant_id, connection_id)
+        if number_id not in {one.number_id for one in known.numbers}:
+            raise NotFound("There is no such number.", code="NUMBER_NOT_FOUND")
 
     async def templates(
-        self, tenant_id: int, connection_id: UUID | None, cursor: str | None, limit: int
+        self,
+        tenant_id: int,
+        connection_id: UUID | None,
+        cursor: str | None,
+        limit: int,
+        state: TemplateState | None = None,
     ) -> Page[TemplateView]:
-        name, language = ("", "") if cursor is None else map(str, pages.decode(cursor, [str, str]))
+        name, language, last = ("", "", str(UUID(int=0)))
+        if cursor is not None:
+            name, language, last = map(str, pages.decode(cursor, [str, str, str]))
         checks.refuse(checks.plain("cursor", name) + checks.plain("cursor", language))
+        after = checks.after_id(pages.encode(last))
         async with self._database.tenant(tenant_id) as tx:
-            rows = await tx.fetch(S.list_templates, tenant_id, connection_id, name, language, limit + 1)
+            rows = await tx.fetch(S.list_templates, tenant_id, connection_id, name, language, after, limit + 1, state)
         found = [TemplateView(**{**dict(row), "components": msgspec.json.decode(row["components"])}) for row in rows]
-        return pages.page(found, limit, lambda row: (row.name, row.language))
+        return pages.page(found, limit, lambda row: (row.name, row.language, str(row.connection_id)))
 
     # --- the switch
 
@@ -295,6 +359,25 @@ class Connections:
         async with self._database.worker() as tx:
             await self._dispatcher.ring(tx, tenant_id)
             await self._dispatcher.ring_retries(tx, tenant_id)
+
+    async def _note(
+        self,
+        tx: Tx,
+        tenant_id: int,
+        actor: str,
+        action: str,
+        connection_id: UUID,
+        before: dict[str, Any] | None,
+        after: dict[str, Any] | None,
+    ) -> None:
+        await self._audit.write(
+            tx, tenant_id, actor=actor, action=action, object=f"connection {connection_id}", before=before, after=after
+        )
+
+
+def _odd(template: Template) -> bool:
+    """A name that no text column takes cannot be asked for either."""
+    return bool(checks.plain("name", template.name) or checks.plain("language", template.language))
 
 
 def _missing() -> NotFound:

@@ -26,6 +26,9 @@ class Credentials(msgspec.Struct, frozen=True):
 
     token: str
     app_secret: str | None = None
+    old_app_secret: str | None = None
+    """The one before it: webhooks that it signed are taken until `old_until_ms`."""
+    old_until_ms: int = 0
 
     def __repr__(self) -> str:
         return "Credentials(...)"

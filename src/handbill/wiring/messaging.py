@@ -24,7 +24,6 @@ from handbill.wiring.house import House
 
 SWEEP_S = 1.0
 IDLE_S = 0.2
-HOOK_ANSWER_S = 10.0
 
 
 def policy(settings: Settings) -> MessagingPolicy:
@@ -35,6 +34,7 @@ def policy(settings: Settings) -> MessagingPolicy:
             lease_s=given.lease_s,
             standard_per_second=given.standard_per_second,
             enterprise_per_second=given.enterprise_per_second,
+            in_flight=given.graph_connections,
         ),
         keeper=KeeperPolicy(
             claim_s=given.claim_s,

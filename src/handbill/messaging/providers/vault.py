@@ -41,6 +41,10 @@ class Vault:
         """What a row may keep."""
         return self._seal.seal(msgspec.json.encode(credentials), _place(tenant_id, secret))
 
+    def lend(self, tenant_id: int, secret: str, credentials: Credentials) -> None:
+        """For secrets that are not kept yet: good under this name for a short while, or until they are forgotten."""
+        self._remember((tenant_id, secret), credentials)
+
     async def credentials(self, account: Account) -> Credentials:
         key = (account.tenant_id, account.secret)
         kept = self._opened.get(key)
@@ -49,11 +53,14 @@ class Vault:
             return kept[1]
         clear = self._seal.open(await self._load(account), _place(*key))
         found = msgspec.json.decode(clear, type=Credentials)
-        self._opened[key] = (now, found)
+        self._remember(key, found)
+        return found
+
+    def _remember(self, key: tuple[int, str], found: Credentials) -> None:
+        self._opened[key] = (self._clock.monotonic(), found)
         self._opened.move_to_end(key)
         if len(self._opened) > MOST:
             self._opened.popitem(last=False)
-        return found
 
     def forget(self, tenant_id: int, secret: str) -> None:
         self._opened.pop((tenant_id, secret), None)

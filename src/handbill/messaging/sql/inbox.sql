@@ -33,7 +33,7 @@ returning state;
 update messaging.webhook_inbox set state = 'new', tries = 0 where tenant_id = $1 and state = 'parked';
 
 -- name: list_webhooks
-select digest, connection_id, received_at, state, tries, error, octet_length(body) as size
+select digest, connection_id, received_at, tries, error, octet_length(body) as size
 from messaging.webhook_inbox
 where tenant_id = $1 and state = $2 and ($3::timestamptz is null or (received_at, digest) > ($3, $4))
 order by received_at, digest limit $5;
@@ -142,3 +142,8 @@ delete from messaging.preferences where tenant_id = $1 and address = any ($2::te
 -- name: erase_webhooks
 delete from messaging.webhook_inbox
 where tenant_id = $1 and state <> 'new' and exists (select from unnest($2::text[]) a where position(convert_to(ltrim(a, '+'), 'UTF8') in body) > 0);
+
+-- name: erase_deliveries
+update messaging.hook_deliveries set body = '{}', state = case when state = 'waiting' then 'failed' else state end,
+    error = case when state = 'waiting' then 'erased' else error end
+where tenant_id = $1 and exists (select from unnest($2::text[]) a where position(a in body::text) > 0);
