@@ -37,9 +37,9 @@ async def sent(db: asyncpg.Connection, tenant: int, campaign: UUID, addresses: S
     """Messages that were accepted a moment ago, one for each address; the wamid is `w.` and the message's id."""
     made = [uuid4() for _ in addresses]
     await db.executemany(
-        "insert into messaging.messages (tenant_id, message_id, campaign_id, channel, address, number_id, state, attempts,"
-        " due_at, claim, claimed_at, attempted_at, accepted_at, wamid, created_at)"
-        " values ($1, $2, $3, 'whatsapp', $4, $5, 'accepted', 1, now(), gen_random_uuid(), now(), now(), now(), $6, now())",
+        "insert into messaging.messages (tenant_id, message_id, campaign_id, channel, address, number_id, state,"
+        " attempts, due_at, claim, claimed_at, attempted_at, accepted_at, wamid, created_at) values"
+        " ($1, $2, $3, 'whatsapp', $4, $5, 'accepted', 1, now(), gen_random_uuid(), now(), now(), now(), $6, now())",
         [
             (tenant, message, campaign, address, NUMBER, f"w.{message}")
             for message, address in zip(made, addresses, strict=True)

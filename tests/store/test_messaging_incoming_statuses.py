@@ -45,7 +45,8 @@ def expected(said: list[Said]) -> tuple[str, dict[Status, int], tuple[int, str] 
     marks = dict(whole.marks)
     failed = marks.get(Status.FAILED)
     state = whole.status.word if whole.status else "accepted"
-    return state, {status: mark.at_ms for status, mark in marks.items()}, failed and (failed.code, failed.details)
+    error = None if failed is None else (failed.code, failed.details)
+    return state, {status: mark.at_ms for status, mark in marks.items()}, error
 
 
 def found(row: Any) -> tuple[str, dict[Status, int], tuple[int, str] | None]:
@@ -149,4 +150,6 @@ async def test_nobody_elses_message_moves(
             unknown = desk.status(UUID(int=5), "read", START_S, address="+491709")
             await desk.told(at, ours, desk.messages(statuses=[noted, bare, unknown]))
             await desk.worked_off(at)
-            assert await db.fetchval("select state from messaging.messages where message_id = $1", message) == "accepted"
+            assert (
+                await db.fetchval("select state from messaging.messages where message_id = $1", message) == "accepted"
+            )
