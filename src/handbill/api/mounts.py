@@ -7,6 +7,7 @@ from types import ModuleType
 from handbill.banners import routes as banners
 from handbill.events import routes as events
 from handbill.jobs import routes as jobs
+from handbill.messaging import routes as messaging
 from handbill.tenants import routes as tenants
 
 MOUNTS: dict[str, ModuleType] = {
@@ -14,6 +15,7 @@ MOUNTS: dict[str, ModuleType] = {
     "jobs": jobs,
     "banners": banners,
     "events": events,
+    "messaging": messaging,
 }
 
 FASTLANES: tuple[str, ...] = ("banners",)

@@ -13,7 +13,7 @@ from handbill import __version__
 from handbill.cli.frame import State, report
 from handbill.kit.errors import HandbillError
 
-MODULES = ("shells", "ops", "settings", "tenants", "jobs", "events", "fake_graph")
+MODULES = ("shells", "ops", "settings", "tenants", "jobs", "events", "campaign", "fake_graph")
 """Modules of this room, in the order of the help page; each has `mount(app)`."""
 
 app = typer.Typer(

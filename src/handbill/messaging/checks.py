@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from decimal import Decimal
 from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -12,6 +13,7 @@ from handbill.kit.errors import Fault, Invalid
 from handbill.messaging.plan import Campaign, NewCampaign, UsedText, Verified
 
 FAR = 366 * 2
+MOST_MONEY = Decimal(1_000_000_000)
 
 
 def after_id(cursor: str | None) -> UUID | None:
@@ -63,9 +65,18 @@ def new_campaign(new: NewCampaign, now: datetime) -> None:
             faults.append(Fault("quiet", "times of day without a zone; the zone is its own field"))
         if new.quiet.zone is not None and not is_zone(new.quiet.zone):
             faults.append(Fault("quiet.zone", "is no time zone"))
+    for name, amount, places in (("price", new.price, 6), ("spend_cap", new.spend_cap or Decimal(0), 4)):
+        faults += _money(name, amount, places)
     if new.spend_cap is not None and not new.price:
         faults.append(Fault("price", "a spend cap needs the price of a message"))
     refuse(faults, "no campaign was made")
+
+
+def _money(name: str, amount: Decimal, places: int) -> list[Fault]:
+    """An amount that its column can hold as it is: no fraction of it is lost without a word."""
+    if not amount.is_finite() or not 0 <= amount <= MOST_MONEY or amount != round(amount, places):
+        return [Fault(name, f"between 0 and 1,000,000,000, with at most {places} decimals")]
+    return []
 
 
 def is_zone(name: str) -> bool:

@@ -25,11 +25,11 @@ from handbill.kit.errors import Broken, Invalid
 from handbill.kit.ids import Ids
 from handbill.kit.telemetry import logs, metrics
 from handbill.messaging import store
-from handbill.messaging.consequences import About, Consequences
-from handbill.messaging.errors import Action, Verdict, by_outcome, rule_for
+from handbill.messaging.consequences import Consequences
+from handbill.messaging.judging import Judge, Sent
 from handbill.messaging.limits import COUNTED_MS
-from handbill.messaging.model import Accepted, Account, Content, Message, Outcome, Refused, Template
-from handbill.messaging.pacer import Pacer
+from handbill.messaging.model import Account, Content, Message, Template
+from handbill.messaging.pacer import Pacer, Slots
 from handbill.messaging.plan import Campaign, UsedTemplate
 from handbill.messaging.providers.port import Provider
 from handbill.messaging.recorder import Recorder
@@ -39,10 +39,6 @@ from handbill.messaging.store import Claimed, NumberRow, S, Settlement
 _log = logs.get("messaging")
 
 QUEUE = "message_dispatch"
-TRIES = {Action.WAIT_SECONDS: 8, Action.WAIT_PAIR: 6, Action.WAIT_DAY: 3}
-"""How often one message is tried, by what the last refusal asks for. The one retry policy: no queue multiplies it."""
-ODD_CODES = 20
-"""So many refusals in a row with one code that no rule knows: the campaign is at fault, not the people."""
 TOKENS = 16
 ONE_DAY = timedelta(milliseconds=COUNTED_MS)
 
@@ -54,6 +50,8 @@ class TurnPolicy(msgspec.Struct, frozen=True):
     lease_s: float = 30.0
     standard_per_second: int = 10
     enterprise_per_second: int = 50
+    in_flight: int = 256
+    """Requests that this process has under way: no attempt is recorded that would wait for a connection."""
 
 
 class Ready(msgspec.Struct, frozen=True):
@@ -106,13 +104,11 @@ class Dispatcher:
         self._provider = provider
         self._pacer = pacer
         self._recorder = recorder
-        self._consequences = consequences
+        self._judge = Judge(database, consequences, clock)
         self._clock = clock
         self._ids = ids
         self.policy = policy or TurnPolicy()
-        self._throttles: dict[tuple[int, str], tuple[int, float]] = {}
-        self._odd: dict[UUID, tuple[int, int]] = {}
-        self.in_flight = 0
+        self._slots = Slots(self.policy.in_flight)
 
     # --- ringing
 
@@ -262,11 +258,13 @@ class Dispatcher:
         number = state.number
         while queue:
             assert number is not None
-            batch = [queue[place] for place in range(min(len(queue), TOKENS))]
+            slots = await self._slots.take(min(len(queue), TOKENS))
+            batch = [queue[place] for place in range(slots)]
             tokens = await self._pacer.take(
                 state.tenant_id, state.number_id, [one.row.address for one in batch], per_second=number.per_second,
                 tenant_per_second=state.pace,
             )  # fmt: skip
+            self._slots.give(sum(answer != 0 for answer in tokens.each))
             for one, answer in zip(batch, tokens.each, strict=True):
                 if answer < 0:
                     break
@@ -282,6 +280,12 @@ class Dispatcher:
                 await asyncio.sleep(tokens.wait_us / 1_000_000)
 
     async def _send(self, state: _Turn, one: Ready, claim: UUID) -> None:
+        try:
+            await self._sent(state, one, claim)
+        finally:
+            self._slots.give(1)
+
+    async def _sent(self, state: _Turn, one: Ready, claim: UUID) -> None:
         row = one.row
         assert state.number is not None
         assert state.account is not None
@@ -293,82 +297,15 @@ class Dispatcher:
         if row.attempts == 0:
             metrics.MESSAGE_WAIT_SECONDS.observe(max((self._clock.now() - row.created_at).total_seconds(), 0.0))
         state.done.begun += 1
-        self.in_flight += 1
         try:
             message = Message(row.address.lstrip("+"), one.content, str(row.message_id))
             outcome = await self._provider.send(state.account, message)
         except (Invalid, Broken) as error:  # before a byte was written: our own data is at fault
             await self._recorder.settle(_settlement(state, row, "failed", reason=error.code.lower(), claim=claim))
             return
-        finally:
-            self.in_flight -= 1
-        await self._recorder.settle(await self._judged(state, row, outcome, began, claim))
-
-    async def _judged(self, state: _Turn, row: Claimed, outcome: Outcome, began: float, claim: UUID) -> Settlement:
-        attempt = row.attempts + 1
-        if isinstance(outcome, Accepted):
-            self._throttles.pop((state.tenant_id, state.number_id), None)
-            self._odd.pop(row.campaign_id, None)
-            return _settlement(state, row, "accepted", wamid=outcome.wamid, claim=claim)
-        code = outcome.code if isinstance(outcome, Refused) else None
-        details = outcome.details if isinstance(outcome, Refused) else None
-        hits = await self._hits(state, row, code, began)
-        verdict = by_outcome(outcome, hits=hits, attempt=attempt)
-        assert verdict is not None
-        verdict = self._oddly(row, code, verdict)
-        about = About(state.tenant_id, row.campaign_id, state.number_id, "whatsapp", row.address, code)
-        if verdict.action in (Action.PAUSE_NUMBER, Action.PAUSE_CAMPAIGN, Action.PAUSE_TENANT, Action.SUPPRESS):
-            async with self._database.worker() as tx:
-                await self._consequences.apply(tx, verdict, about)
-        kind, due_at = self._next(verdict, attempt, code)
-        return _settlement(
-            state, row, kind, reason=verdict.reason, code=code, details=details, due_at=due_at, claim=claim
-        )
-
-    def _next(self, verdict: Verdict, attempt: int, code: int | None) -> tuple[str, datetime | None]:
-        action, now = verdict.action, self._clock.now()
-        if action is Action.UNKNOWN:
-            return "unknown", None
-        if action in TRIES:
-            if attempt >= TRIES[action]:
-                return "failed", None
-            return "again", now + timedelta(seconds=verdict.wait_s)
-        if action is Action.PAUSE_NUMBER:
-            return "again", self._consequences.number_free_at(verdict, code)
-        if action in (Action.PAUSE_CAMPAIGN, Action.PAUSE_TENANT):
-            return "again", now
-        return "failed", None
-
-    async def _hits(self, state: _Turn, row: Claimed, code: int | None, began: float) -> int:
-        """How often in a row. Requests that were under way together when the number was throttled count as one."""
-        if code == 130429:
-            key = (state.tenant_id, state.number_id)
-            hits, since = self._throttles.get(key, (0, -1.0))
-            if began > since:
-                hits, since = hits + 1, self._clock.monotonic()
-            if len(self._throttles) > 10_000:
-                self._throttles.clear()
-            self._throttles[key] = (hits, since)
-            return hits
-        if code == 131026:
-            async with self._database.worker() as tx:
-                return int(await tx.fetchval(
-                    S.undeliverable_hit, state.tenant_id, "whatsapp", row.address, self._clock.now()
-                ))  # fmt: skip
-        return 1
-
-    def _oddly(self, row: Claimed, code: int | None, verdict: Verdict) -> Verdict:
-        """The same unknown code again and again is no fault of the people: the campaign is paused."""
-        if code is None or rule_for(code) is not None or verdict.action is not Action.FAIL:
-            return verdict
-        known, count = self._odd.get(row.campaign_id, (code, 0))
-        count = count + 1 if known == code else 1
-        if len(self._odd) > 10_000:
-            self._odd.clear()
-        self._odd[row.campaign_id] = (code, count)
-        if count < ODD_CODES:
-            return verdict
-        return msgspec.structs.replace(verdict, action=Action.PAUSE_CAMPAIGN)
+        sent = Sent(state.tenant_id, state.number_id, row.campaign_id, row.address, row.attempts + 1, began)
+        verdict = await self._judge.judged(sent, outcome)
+        await self._recorder.settle(_settlement(state, row, verdict.kind, claim=claim, **verdict.rest()))
 
 
 def _content(campaign: Campaign, template: Template | None, fields: dict[str, Any]) -> tuple[Content | None, str]:

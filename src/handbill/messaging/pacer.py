@@ -7,6 +7,7 @@ So that messages which waited for one commit do not leave in one bunch, each pas
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Sequence
 from importlib.resources import files
 
@@ -42,6 +43,40 @@ class Gate:
             return 0
         self._tat_us += self.pace.interval_us
         return turn.wait_us
+
+
+class Slots:
+    """Places for requests under way. Whoever wants several gets at least one, and as many as are free."""
+
+    def __init__(self, size: int) -> None:
+        self._free = size
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    async def take(self, most: int) -> int:
+        while self._free == 0:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(waiter)
+            try:
+                await waiter
+            except BaseException:
+                self._wake()
+                raise
+        taken = min(most, self._free, max(1, self._free // (len(self._waiting) + 1)))
+        self._free -= taken
+        self._wake()
+        return taken
+
+    def give(self, count: int) -> None:
+        self._free += count
+        self._wake()
+
+    def _wake(self) -> None:
+        free = self._free
+        while free > 0 and self._waiting:
+            waiter = self._waiting.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                free -= 1
 
 
 class Pacer:

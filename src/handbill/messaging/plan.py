@@ -26,7 +26,6 @@ Tag = Annotated[str, Meta(min_length=1, max_length=100)]
 Tags = Annotated[list[Tag], Meta(max_length=50)]
 Digits = Annotated[str, Meta(pattern=r"^[0-9]{1,32}$")]
 Zone = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_+/-]+$")]
-Money = Annotated[Decimal, Meta(ge=0, le=1_000_000_000)]
 
 
 class AudienceSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -79,15 +78,15 @@ class NewCampaign(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     numbers: Annotated[list[Digits], Meta(max_length=100)] = []
     """None given: every number of the connection."""
     bindings: Annotated[dict[str, BindingIn], Meta(max_length=100)] = {}
-    audience: AudienceSpec = AudienceSpec()
+    audience: AudienceSpec = msgspec.field(default_factory=AudienceSpec)
     purpose: Literal["marketing", "utility"] = "marketing"
     scheduled_at: datetime | None = None
     expires_at: datetime | None = None
     quiet: Quiet | None = None
     person_cap: PersonCap | None = None
-    price: Money = Decimal(0)
+    price: Decimal = Decimal(0)
     """What one message is expected to cost."""
-    spend_cap: Money | None = None
+    spend_cap: Decimal | None = None
     currency: Annotated[str, Meta(pattern="^[A-Z]{3}$")] = "USD"
 
 

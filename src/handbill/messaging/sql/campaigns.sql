@@ -31,9 +31,6 @@ set state = $3, reason = $4, resume_to = $5, scheduled_at = coalesce($6, schedul
 where tenant_id = $1 and campaign_id = $2
 returning *, content::text as content_text, bindings::text as bindings_text, audience::text as audience_text;
 
--- name: delete_draft
-delete from messaging.campaigns where tenant_id = $1 and campaign_id = $2 and state = 'draft' returning campaign_id;
-
 -- Campaigns whose time has come: distinct tenants first, at most two each, then filled up; the oldest first.
 -- name: ready_campaigns
 -- no-tenant: the poller chooses fairly among all tenants
@@ -103,11 +100,6 @@ with some_of as (
 update messaging.messages m set state = 'skipped', reason = $4, claim = null, settled_at = $5
 from some_of s where m.tenant_id = s.tenant_id and m.message_id = s.message_id
 returning m.message_id;
-
--- name: rest_left
-select count(*)::int from (
-    select from messaging.messages where tenant_id = $1 and campaign_id = $2 and state in ('pending', 'claimed') limit 1
-) x;
 
 -- A campaign is over when everybody has been dealt with; what is unknown may still become known.
 -- name: finished_campaigns
@@ -191,8 +183,6 @@ select tenant_id, count(*)::int as messages,
     extract(epoch from percentile_disc(0.95) within group (order by attempted_at - greatest(created_at, due_at)))::float8 as wait_p95_s
 from messaging.messages where claimed_at >= $1 and attempted_at >= $1 group by tenant_id order by messages desc limit 1000;
 
--- name: test_campaign_of
-select campaign_id from messaging.campaigns where tenant_id = $1 and campaign_id = $2 and purpose = 'test';
 
 -- name: audience_cursor
 select audience_after from messaging.campaigns where tenant_id = $1 and campaign_id = $2;

@@ -182,12 +182,13 @@ where ($2::int is null or n.tenant_id = $2) and coalesce(n.paused_until, '-infin
     )
 order by n.tenant_id, n.number_id limit 1000;
 
--- The attempt, committed just before the request is written. What is not returned must not be sent.
+-- The attempt, committed just before the request is written. What is not returned must not be sent. Rows are found by
+-- their key: the state is wrapped, lest the planner walk all that is claimed once for each of them.
 -- name: record_attempts
 update messaging.messages m
 set state = 'sending', attempts = m.attempts + 1, attempted_at = $4, wamid = null
 from unnest($1::int[], $2::uuid[], $3::uuid[]) as a (tenant_id, message_id, claim), messaging.campaigns c
-where m.tenant_id = a.tenant_id and m.message_id = a.message_id and m.claim = a.claim and m.state = 'claimed'
+where m.tenant_id = a.tenant_id and m.message_id = a.message_id and m.claim = a.claim and coalesce(m.state, '') = 'claimed'
     and c.tenant_id = m.tenant_id and c.campaign_id = m.campaign_id and c.state = 'running'
     and not exists (select from messaging.switches s where s.tenant_id = m.tenant_id and s.stopped)
 returning m.message_id;
@@ -266,11 +267,6 @@ from (
     order by tenant_id, message_id limit $2 for update skip locked
 ) x
 where m.tenant_id = x.tenant_id and m.message_id = x.message_id and m.state = 'unknown';
-
--- name: throttled
-update messaging.numbers set throttled = case when $3 then throttled + 1 else 0 end
-where tenant_id = $1 and number_id = $2 and ($3 or throttled > 0)
-returning throttled;
 
 -- name: pause_number
 update messaging.numbers set paused_until = $3, pause_reason = $4, updated_at = $5
