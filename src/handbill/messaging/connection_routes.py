@@ -141,10 +141,10 @@ class TemplateRoutes(Controller):
         cursor: Cursor = None,
         limit: Limit = LIMIT_DEFAULT,
         connection_id: FromQuery[UUID | None] = None,
-        state: FromQuery[TemplateState | None] = None,
+        status: FromQuery[TemplateState | None] = None,
     ) -> Page[TemplateView]:
         """Message templates as the provider last had them, by name."""
-        return await messaging.connections.templates(principal.tenant_id, connection_id, cursor, limit, state)
+        return await messaging.connections.templates(principal.tenant_id, connection_id, cursor, limit, status)
 
 
 handlers = [ConnectionRoutes, TemplateRoutes]

@@ -106,10 +106,10 @@ class HookRoutes(Controller):
         hook_id: Id,
         cursor: Cursor = None,
         limit: Limit = LIMIT_DEFAULT,
-        state: FromQuery[DeliveryState | None] = None,
+        status: FromQuery[DeliveryState | None] = None,
     ) -> Page[Delivery]:
         """What was sent, the newest first, and how it went."""
-        return await messaging.hook_desk.deliveries(principal.tenant_id, hook_id, cursor, limit, state)
+        return await messaging.hook_desk.deliveries(principal.tenant_id, hook_id, cursor, limit, status)
 
     @post(
         "/{hook_id:uuid}/deliveries/{delivery_id:uuid}/redeliver",

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Annotated, Any
 from uuid import UUID
 
-from litestar import Request, Response, get, post
+import msgspec
+from litestar import Request, get, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath, HeaderParameter, SkipValidation
 
@@ -14,10 +15,14 @@ from handbill.messaging.service import MessagingService
 Messaging = NamedDependency[SkipValidation[MessagingService]]
 Signature = Annotated[
     str | None,
-    HeaderParameter(
-        name="X-Hub-Signature-256", max_length=200, description="HMAC-SHA256 by the app secret."
-    ),
+    HeaderParameter(name="X-Hub-Signature-256", max_length=200, description="HMAC-SHA256 by the app secret."),
 ]
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """Kept. Not `new`: a copy of it was there already."""
+
+    new: bool
 
 
 @get(
@@ -40,6 +45,7 @@ async def subscribe(request: Request[Any, Any, Any], messaging: Messaging, conne
     opt={
         "public": True,
         "raw_body": ("application/json",),
+        "example": {"new": True},
         "body_example": {"object": "whatsapp_business_account", "entry": []},
     },
 )
@@ -48,10 +54,9 @@ async def take(
     messaging: Messaging,
     connection_id: FromPath[UUID],
     signature: Signature = None,
-) -> Response[None]:
+) -> Taken:
     """Meta's webhooks. 200 means that it is kept; what it says is worked on a moment later, once."""
-    await messaging.incoming.keep(connection_id, await request.body(), signature)
-    return Response(None, status_code=200)
+    return Taken(await messaging.incoming.keep(connection_id, await request.body(), signature))
 
 
 handlers = [subscribe, take]
