@@ -61,6 +61,7 @@ _SUPPRESS = Sql(
     " on conflict (tenant_id, channel, address) do update set reason = excluded.reason, until = excluded.until",
     "suppress",
 )
+_END = Sql("update messaging.campaigns set state = 'cancelled' where tenant_id = any ($1::int[])", "end_campaigns")
 _LIFT = Sql("delete from contacts.suppressions where tenant_id = $1 and channel = $2 and address = $3", "lift")
 
 
@@ -131,14 +132,16 @@ class Room:
         self.service = MessagingService(
             database, redis, self.jobs.outbox, self.audit, WhatsApp(client, vault), vault, book, clock,
             verify_key=b"v" * 32, seal=sealer, outgoing=Outgoing(insecure=True), policy=policy,
-           
+
             keys=Keys(prefix.replace("-", "")), ids=ids,
         )  # fmt: skip
         self.tasks = MessagingTasks(self.service)
+        self.tenants: set[int] = set()
 
     async def connect(
         self, tenant_id: int, numbers: Iterable[str] = (NUMBER,), pace: int | None = 0, waba: str = WABA
     ) -> UUID:
+        self.tenants.add(tenant_id)
         new = NewConnection("Main", waba, list(numbers), "good", SECRET)
         made = await self.service.connections.connect(tenant_id, new, actor="test")
         if pace is not None:
@@ -207,6 +210,8 @@ async def room(
     try:
         yield made
     finally:
+        async with database.worker() as tx:  # the next test's workers must find nothing of ours to send
+            await tx.execute(_END, list(made.tenants))
         await made.service.stop()
 
 
