@@ -865,7 +865,7 @@ create table messaging.connections (
     tenant_id     int not null references tenants.tenants (tenant_id),
     connection_id uuid not null unique,
     name          text not null check (length(name) between 1 and 200),
-    channel       text not null check (channel in ('whatsapp')),
+    channel       text not null check (channel in ('whatsapp', 'sms', 'email')),
     waba_id       text collate "C" not null,
     portfolio     text collate "C" not null,             -- whose tier it is; the account's own unless told otherwise
     sealed        bytea not null,                        -- token and app secret
@@ -877,7 +877,7 @@ create table messaging.connections (
 
 create table messaging.numbers (
     tenant_id     int not null references tenants.tenants (tenant_id),
-    number_id     text collate "C" not null check (number_id ~ '^[0-9]{1,32}$'),
+    number_id     text collate "C" not null,
     connection_id uuid not null,
     display       text not null default '',
     quality       text not null default 'UNKNOWN',
@@ -913,9 +913,9 @@ create table messaging.campaigns (
     tenant_id      int not null references tenants.tenants (tenant_id),
     campaign_id    uuid not null,
     name           text not null check (length(name) between 1 and 200),
-    channel        text not null check (channel in ('whatsapp')),
+    channel        text not null check (channel in ('whatsapp', 'sms', 'email')),
     connection_id  uuid not null,
-    numbers        text[] not null check (cardinality(numbers) between 1 and 100),
+    numbers        text[] not null check (cardinality(numbers) <= 100),
     content        jsonb not null,
     bindings       jsonb not null default '{}',
     audience       jsonb not null,
