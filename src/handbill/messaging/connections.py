@@ -41,6 +41,7 @@ from handbill.tenants.service import Audit
 
 ROTATION = timedelta(days=1)
 """How long webhooks signed with the app secret before are taken."""
+CLOCK = "system"
 BEHIND = timedelta(minutes=1)
 """What a list of templates says is taken to be so old: a webhook of the last minute may know more."""
 
@@ -225,8 +226,9 @@ class Connections:
             for info in infos:
                 await self._put(tx, tenant_id, connection_id, info)
             await self._put_templates(tx, tenant_id, connection_id, templates, asked_at)
-            counts = {"numbers": len(infos), "templates": len(templates)}
-            await self._note(tx, tenant_id, actor, "connection.refresh", connection_id, None, counts)
+            if actor != CLOCK:  # once an hour for ever would bury what people did
+                counts = {"numbers": len(infos), "templates": len(templates)}
+                await self._note(tx, tenant_id, actor, "connection.refresh", connection_id, None, counts)
         return await self.read(tenant_id, connection_id)
 
     async def _put_templates(
@@ -273,7 +275,7 @@ class Connections:
         data = job.data if isinstance(job.data, dict) else {}
         try:
             connection_id = UUID(str(data.get("connection_id")))
-            await self.refresh(job.tenant_id or 0, connection_id, actor="system")
+            await self.refresh(job.tenant_id or 0, connection_id, actor=CLOCK)
         except (ValueError, NotFound):
             return "gone"
         except (Conflict, Invalid) as error:

@@ -35,6 +35,9 @@ LARGEST = 3 * 1024 * 1024
 AT_ONCE = 100
 TRIES = 5
 FRESH_S = 30.0
+ABSENT_S = 1.0
+"""A connection that is not there is not looked for again at once, however often somebody knocks."""
+NOBODY = 0
 MOST_HOMES = 10_000
 Verify = Callable[[UUID], str]
 
@@ -166,19 +169,17 @@ class Incoming:
         """Whose connection it is, remembered for a short while."""
         now = self._clock.monotonic()
         known = self._homes.get(connection_id)
-        if known is not None and now - known[0] < FRESH_S:
-            return known[1]
-        async with self._database.lookup() as tx:
-            tenant_id = await tx.fetchval(S.find_connection, connection_id)
-        if tenant_id is None:
-            self._homes.pop(connection_id, None)
+        if known is None or now - known[0] >= (FRESH_S if known[1] else ABSENT_S):
+            async with self._database.lookup() as tx:
+                known = (now, await tx.fetchval(S.find_connection, connection_id) or NOBODY)
+            self._homes[connection_id] = known
+            self._homes.move_to_end(connection_id)
+            if len(self._homes) > MOST_HOMES:
+                gone, _ = self._homes.popitem(last=False)
+                self._renewed.pop(gone, None)
+        if known[1] == NOBODY:
             raise NotFound("There is no such connection.", code="CONNECTION_NOT_FOUND")
-        self._homes[connection_id] = (now, tenant_id)
-        self._homes.move_to_end(connection_id)
-        if len(self._homes) > MOST_HOMES:
-            gone, _ = self._homes.popitem(last=False)
-            self._renewed.pop(gone, None)
-        return int(tenant_id)
+        return known[1]
 
     async def _is_signed(self, tenant_id: int, connection_id: UUID, body: bytes, signature: str | None) -> bool:
         """A secret changed a moment ago in another process: looked up again, at most once a second."""

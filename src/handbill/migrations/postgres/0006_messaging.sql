@@ -249,6 +249,7 @@ create table messaging.hook_deliveries (
     primary key (tenant_id, delivery_id)
 );
 create index ix_hook_deliveries_hook on messaging.hook_deliveries (tenant_id, hook_id, delivery_id);
+create index ix_hook_deliveries_old on messaging.hook_deliveries (created_at) where state <> 'waiting';
 
 -- Whether it is quiet at a moment in a zone, and when quiet ends. A zone nobody knows is UTC. Hours may span midnight.
 create function messaging.zone_or_utc(zone text) returns text
