@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import sys
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 
 import aiohttp
 import asyncpg
@@ -26,8 +24,7 @@ from handbill.infra.redis import Redis
 from handbill.kit.telemetry import logs
 from handbill.messaging.dispatch import TurnPolicy
 from handbill.messaging.service import MessagingPolicy
-from tests.kit.graph import many_numbers
-from tests.kit.processes import program
+from tests.kit.graph import graph_process, many_numbers
 from tests.kit.reach import Book, people, room
 from tests.kit.stack import stack
 
@@ -117,25 +114,8 @@ def _numbers() -> tuple[Number, ...]:
     return many_numbers(NUMBERS, per_second=PER_SECOND)
 
 
-@asynccontextmanager
-async def _fake() -> AsyncIterator[str]:
-    """In a process of its own, as in life."""
-    config = Config(numbers=_numbers(), pair_burst=1_000_000, faults=Faults(latency_ms=LATENCY_MS))
-    code = (
-        "import asyncio, sys, msgspec, uvloop\n"
-        "from handbill.fake_graph.app import FakeGraph\n"
-        "from handbill.fake_graph.model import Config\n"
-        "from handbill.fake_graph.world import World\n"
-        "async def run():\n"
-        "    server = FakeGraph(world=World(msgspec.json.decode(sys.argv[1].encode(), type=Config)))\n"
-        "    await server.start()\n"
-        "    print('at ' + server.url, flush=True)\n"
-        "    await asyncio.Event().wait()\n"
-        "uvloop.run(run())\n"
-    )
-    async with program(sys.executable, "-c", code, msgspec.json.encode(config).decode()) as server:
-        line = await server.says("at http")
-        yield line.removeprefix("at ")
+def _fake() -> AbstractAsyncContextManager[str]:
+    return graph_process(Config(numbers=_numbers(), pair_burst=1_000_000, faults=Faults(latency_ms=LATENCY_MS)))
 
 
 async def _tenant(postgres_url: str, turn: int) -> int:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any
 
 import aiohttp
+import msgspec
 from aiohttp import web
 
 from handbill.fake_graph.app import FakeGraph
 from handbill.fake_graph.model import FIRST_NUMBER, WABA, Config, Number
 from handbill.fake_graph.world import World
 from handbill.kit.clock import from_ms
+from tests.kit.processes import program
 
 NUMBER = str(FIRST_NUMBER)
 HELLO = {"type": "template", "template": {"name": "hello_world", "language": {"code": "en_US"}}}
@@ -119,3 +122,25 @@ class Hook:
 
 def many_numbers(count: int, **options: Any) -> tuple[Number, ...]:
     return tuple(Number(str(FIRST_NUMBER + place), display=f"1555{place:07d}", **options) for place in range(count))
+
+
+_SERVER = """
+import asyncio, sys, msgspec, uvloop
+from handbill.fake_graph.app import FakeGraph
+from handbill.fake_graph.model import Config
+from handbill.fake_graph.world import World
+async def run():
+    server = FakeGraph(world=World(msgspec.json.decode(sys.argv[1].encode(), type=Config)))
+    await server.start()
+    print("at " + server.url, flush=True)
+    await asyncio.Event().wait()
+uvloop.run(run())
+"""
+
+
+@asynccontextmanager
+async def graph_process(config: Config) -> AsyncIterator[str]:
+    """The fake server in a process of its own, as in life; gives its address."""
+    async with program(sys.executable, "-c", _SERVER, msgspec.json.encode(config).decode()) as server:
+        line = await server.says("at http")
+        yield line.removeprefix("at ")

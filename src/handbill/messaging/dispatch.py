@@ -140,6 +140,7 @@ class Dispatcher:
         state = _Turn(tenant_id, number_id, turn, retries)
         ends = self._clock.monotonic() + self.policy.turn_s
         tasks: set[asyncio.Task[None]] = set()
+        queue: deque[Ready] = deque()
         try:
             while True:
                 queue = await self._claim(state)
@@ -153,8 +154,11 @@ class Dispatcher:
                 if not found:
                     await asyncio.sleep(0.02)  # the number is full: answers make room
         finally:
-            if tasks:
-                await asyncio.gather(*tasks)
+            unsent = [self._recorder.settle(_settlement(state, one.row, "back")) for one in queue]
+            ended = await asyncio.gather(*tasks, *unsent, return_exceptions=True)
+        for error in ended:
+            if isinstance(error, BaseException):
+                raise error
         return state.done
 
     async def _hand_on(self, state: _Turn) -> None:
