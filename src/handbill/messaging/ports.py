@@ -32,7 +32,7 @@ class AudiencePage(msgspec.Struct, frozen=True):
 
 
 class Contacts(Protocol):
-    """The address book as campaigns see it. Consent and suppression are asked in SQL, by messaging.may_send."""
+    """The address book as campaigns see it. Consent and suppression are asked in SQL, by messaging.may_not_send."""
 
     async def audience(
         self, tenant_id: int, channel: str, spec: AudienceSpec, after: UUID | None, limit: int

@@ -57,6 +57,16 @@ picked as (
     order by d.turn, d.campaign_id
     limit greatest($3 - (select n from flight), 0)
 ),
+forbidden as (
+    select f.place, f.reason
+    from (
+        select array_agg(p.channel order by p.place) as channels, array_agg(p.address order by p.place) as addresses,
+            array_agg(p.contact_id order by p.place) as contact_ids, array_agg(l.purpose order by p.place) as purposes
+        from picked p join live l using (campaign_id)
+    ) a
+    cross join lateral messaging.may_not_send($1, a.channels, a.addresses, a.contact_ids, a.purposes, $5) f
+    where f.reason is not null
+),
 judged as (
     select p.message_id, p.campaign_id, p.address, p.place,
         case
@@ -67,11 +77,11 @@ judged as (
                     and o.claimed_at > $5 - make_interval(hours => l.cap_hours)
                     and o.state not in ('pending', 'skipped', 'failed')
             ) >= l.cap_count then 'person_cap'
-            else messaging.may_send($1, p.channel, p.address, p.contact_id, l.purpose, $5)
+            else f.reason
         end as no,
         case when l.quiet_by = 'contact'
              then messaging.quiet_until(coalesce(p.zone, l.quiet_zone), l.quiet_from, l.quiet_to, $5) end as quiet
-    from picked p join live l using (campaign_id)
+    from picked p join live l using (campaign_id) left join forbidden f on f.place = p.place
 ),
 counted as (
     select count(*)::int as n, min(last_at) as oldest

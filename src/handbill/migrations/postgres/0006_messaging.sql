@@ -293,39 +293,30 @@ begin
 end
 $$;
 
--- Why this person must not be written to now; null when nothing stands against it. Asked in the statement that claims.
--- Suppressions are by address, consent by contact: who never said no may get what is no marketing.
-create function messaging.may_send(
-    tenant int, on_channel text, at_address text, contact uuid, for_purpose text, moment timestamptz
-) returns text
+-- Which of these people must not be written to now, and why. Asked once, in the statement that claims them. Suppressions are
+-- by address, consent by contact: who never said no may get what is no marketing.
+create function messaging.may_not_send(
+    tenant int, channels text[], addresses text[], contact_ids uuid[], purposes text[], moment timestamptz
+) returns table (place bigint, reason text)
     language plpgsql stable
 as $$
-declare
-    found_reason text;
-    has_granted  boolean;
-    has_denied   boolean;
 begin
     if to_regclass('contacts.suppressions') is null then
-        return null;
+        return;
     end if;
-    select s.reason into found_reason from contacts.suppressions s
-    where s.tenant_id = tenant and s.channel = on_channel and s.address = at_address and (s.until is null or s.until > moment);
-    if found then
-        return 'suppressed_' || found_reason;
-    end if;
-    if contact is null then
-        return null;
-    end if;
-    select on_channel = any (c.granted), on_channel = any (c.denied) into has_granted, has_denied
-    from contacts.contacts c where c.tenant_id = tenant and c.contact_id = contact;
-    if not found then
-        return 'contact_gone';
-    elsif has_denied then
-        return 'consent_denied';
-    elsif for_purpose = 'marketing' and not has_granted then
-        return 'consent_missing';
-    end if;
-    return null;
+    return query
+        select u.n,
+            case
+                when s.reason is not null then 'suppressed_' || s.reason
+                when u.contact is null then null
+                when c.contact_id is null then 'contact_gone'
+                when u.channel = any (c.denied) then 'consent_denied'
+                when u.purpose = 'marketing' and not u.channel = any (c.granted) then 'consent_missing'
+            end
+        from unnest(channels, addresses, contact_ids, purposes) with ordinality as u (channel, address, contact, purpose, n)
+        left join contacts.suppressions s
+            on s.tenant_id = tenant and s.channel = u.channel and s.address = u.address and (s.until is null or s.until > moment)
+        left join contacts.contacts c on c.tenant_id = tenant and c.contact_id = u.contact;
 end
 $$;
 
