@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 import aiohttp
 import pytest
@@ -18,10 +19,15 @@ from tests.kit import desk
 from tests.kit.graph import NUMBER, WABA, Graph, graph
 from tests.kit.http import Api
 from tests.kit.processes import process
+from tests.kit.waiting import eventually
 
 LIMIT = 8192
 SECRET = "an-app-secret"
 _KEPT = Sql("select body from messaging.webhook_inbox where tenant_id = $1", "kept", "tests", "a test")
+
+
+async def _is(found: Callable[[], Awaitable[Any]], wanted: Any) -> bool:
+    return bool(await found() == wanted)
 
 
 @pytest.fixture
@@ -31,20 +37,24 @@ async def fake() -> AsyncIterator[Graph]:
 
 
 @pytest.fixture
-async def api(handbill_env: dict[str, str], fake: Graph) -> AsyncIterator[Api]:
-    env = {
+def env(handbill_env: dict[str, str], fake: Graph) -> dict[str, str]:
+    return {
         **handbill_env,
         "HANDBILL_TENANTS__SEAL_KEY": "a seal key for tests",
         "HANDBILL_API__BODY_LIMIT": str(LIMIT),
         "HANDBILL_MESSAGING__GRAPH_URL": fake.url,
     }
+
+
+@pytest.fixture
+async def api(env: dict[str, str]) -> AsyncIterator[Api]:
     async with process("api", env=env) as running, aiohttp.ClientSession() as client:
         await running.log(event="api-ready")
         yield Api(running, f"http://127.0.0.1:{env['HANDBILL_API__PORT']}", client)
 
 
 async def test_a_connection_and_its_webhook(
-    api: Api, database: Database, redis: Redis, make_tenant: MakeTenant
+    api: Api, env: dict[str, str], fake: Graph, database: Database, redis: Redis, make_tenant: MakeTenant
 ) -> None:
     tenants = TenantService(database, redis, seal_key=b"s" * 32)
     tenant, other = await make_tenant(), await make_tenant()
@@ -67,7 +77,7 @@ async def test_a_connection_and_its_webhook(
     assert reply.headers["content-type"].startswith("text/plain")
     (await api("GET", address, params={**query, "hub.verify_token": "x"})).problem(403, "WEBHOOK_VERIFY_TOKEN")
 
-    body = desk.messages(messages=[desk.wrote("wamid.1", "4917012345", "Hello", 1_750_000_000)])
+    body = desk.messages(messages=[desk.wrote("wamid.1", "4915112345678", "Hello", 1_750_000_000)])
     signed = {"X-Hub-Signature-256": sign(SECRET, body), "Content-Type": "application/json"}
     plain = {"Content-Type": "application/json"}
     (await api("POST", address, data=body, headers=plain)).problem(403, "WEBHOOK_SIGNATURE")
@@ -81,7 +91,17 @@ async def test_a_connection_and_its_webhook(
         kept = await tx.fetch(_KEPT, tenant)
     assert [bytes(row["body"]) for row in kept] == [body], "byte for byte, once"
 
-    assert (await api("GET", "/admin/inbox", key=mine)).json() == {"items": [], "next": None}, "nobody works here"
+    hook_of_meta = {"url": api.base + address, "verify_token": connection["verify_token"], "app_secret": SECRET}
+    await fake.control(webhook=hook_of_meta, inbound=[{"number": NUMBER, "sender": "4915112345679", "text": "Me too"}])
+
+    async def texts() -> list[str]:
+        found = await api("GET", "/admin/inbox", key=mine)
+        return sorted(item["text"] for item in found.json()["items"])
+
+    assert await texts() == [], "nobody works here yet"
+    async with process("worker", "--only", "jobs", env=env) as worker:
+        await eventually(lambda: _is(texts, ["Hello", "Me too"]))
+        assert await worker.stop() == 0, worker.tail()
     templates = (await api("GET", "/admin/templates", key=mine, params={"limit": "1"})).json()
     assert templates["items"][0]["connection_id"] == connection["connection_id"]
     assert (await api("GET", "/admin/templates", key=theirs)).json()["items"] == []

@@ -16,6 +16,7 @@ import msgspec
 from handbill.infra.postgres import Tx
 from handbill.jobs.service import Outbox
 from handbill.kit.clock import Clock, from_ms
+from handbill.kit.errors import Invalid
 from handbill.kit.telemetry import metrics
 from handbill.messaging import errors, lattice
 from handbill.messaging.consequences import About, Consequences
@@ -102,7 +103,7 @@ class Hearing:
         for kind, facts in told.items():
             metrics.WEBHOOK_FACTS.labels(kind.__name__.removesuffix("Fact").lower()).inc(len(facts))
         await self._statuses(tx, told.get(StatusFact, {}).values())
-        wishes = [_pressed(self._contacts, *one) for one in told.get(PreferenceFact, {}).values()]
+        wishes = [self._pressed(*one) for one in told.get(PreferenceFact, {}).values()]
         wishes += await self._inbound(tx, told.get(InboundFact, {}).values())
         await self._wishes(tx, wishes)
         await self._templates(tx, told.get(TemplateFact, {}).values())
@@ -136,7 +137,7 @@ class Hearing:
             if message_id is not None:
                 found.append((Named(one.tenant_id, message_id, fact.wamid), fact))
             elif fact.address:
-                bare.append((one.tenant_id, self._contacts.address(CHANNEL, fact.address), fact))
+                bare.append((one.tenant_id, self._address(fact.address), fact))
         if bare:
             rows = await tx.fetch(
                 S.find_by_wamid, [tenant for tenant, _, _ in bare], [CHANNEL] * len(bare),
@@ -189,7 +190,7 @@ class Hearing:
         wishes: list[Wish] = []
         for one, fact in sorted(told, key=lambda pair: (pair[0].tenant_id, pair[1].wamid)):
             heard = self._words.hear(fact.text) or self._words.hear(fact.payload)
-            address, at = self._contacts.address(CHANNEL, fact.sender), _at(fact.at_ms, one)
+            address, at = self._address(fact.sender), _at(fact.at_ms, one)
             new = await tx.fetchval(
                 S.keep_inbound, one.tenant_id, fact.wamid, one.connection_id, fact.number_id, address, fact.name, at,
                 fact.kind, fact.text, fact.payload, fact.media_id, fact.reply_to, heard and heard.wish,
@@ -204,15 +205,30 @@ class Hearing:
         return wishes
 
     async def _wishes(self, tx: Tx, wishes: Iterable[Wish]) -> None:
-        """The latest word counts, whether it was written or pressed: one row per person, locked in one order."""
+        """The latest word counts, whether it was written or pressed: one row per person, locked in one order.
+
+        The address book hears one word of each person: a stop and a start in one transaction would meet there.
+        """
+        stands: dict[tuple[int, str], Wish] = {}
         for one in sorted(wishes, key=lambda one: (one.tenant_id, one.address, one.at, one.wish == "stop", one.proof)):
-            stands = await tx.fetchval(S.keep_preference, one.tenant_id, CHANNEL, one.address, one.wish, one.at)
-            if stands is None:
-                continue
+            if await tx.fetchval(S.keep_preference, one.tenant_id, CHANNEL, one.address, one.wish, one.at) is not None:
+                stands[one.tenant_id, one.address] = one
+        for one in stands.values():
             verb = self._contacts.opt_out if one.wish == "stop" else self._contacts.opt_in
             await verb(tx, one.tenant_id, CHANNEL, one.address, source=one.source, proof=one.proof)
             event = "contact.opted_out" if one.wish == "stop" else "contact.opted_in"
             await self._hooks.announce(tx, one.tenant_id, event, {"channel": CHANNEL, "address": one.address})
+
+    def _pressed(self, one: Kept, fact: PreferenceFact) -> Wish:
+        address = self._address(fact.address)
+        return Wish(one.tenant_id, address, _at(fact.at_ms, one), fact.wish, "whatsapp preference", fact.key)
+
+    def _address(self, wire: str) -> str:
+        """As the address book spells it; as it came where the book cannot read it: not every id is a phone number."""
+        try:
+            return self._contacts.address(CHANNEL, wire)
+        except Invalid:
+            return wire
 
     # --- templates and accounts
 
@@ -264,11 +280,6 @@ async def template_changed(
         await hooks.announce(tx, tenant_id, "template.rejected", body)
         for row in await tx.fetch(S.campaigns_of_template, tenant_id, connection_id, name, language):
             await consequences.pause_campaign(tx, tenant_id, row["campaign_id"], f"template_{state.lower()}")
-
-
-def _pressed(contacts: Contacts, one: Kept, fact: PreferenceFact) -> Wish:
-    address = contacts.address(CHANNEL, fact.address)
-    return Wish(one.tenant_id, address, _at(fact.at_ms, one), fact.wish, "whatsapp preference", fact.key)
 
 
 def _sorted(told: Iterable[Told]) -> list[Told]:
