@@ -35,7 +35,7 @@ from handbill.messaging.render import preflight, unbound, unsupported
 from handbill.messaging.store import S
 from handbill.tenants.service import Audit
 
-LOOK_AT = 100_000
+LOOK_AT = 20_000
 """People that an estimate looks at one by one; beyond that it says that it is not whole."""
 
 

@@ -182,7 +182,7 @@ class Dispatcher:
                 await self._let_go(tx, state)
                 return deque()
             self._set(state, number)
-            limit = min(number.per_second, state.pace) if state.pace else number.per_second
+            limit = min(number.per_second, state.pace or number.per_second, self.policy.in_flight)
             await tx.execute(S.lock_counted, state.tenant_id, number.tier is not None)
             rows = await store.claim(
                 tx, state.tenant_id, number, limit, retries=state.retries, now=now, claim=state.claim,

@@ -181,7 +181,7 @@ from messaging.messages where tenant_id = $1 and campaign_id = $2;
 select tenant_id, count(*)::int as messages,
     extract(epoch from avg(attempted_at - greatest(created_at, due_at)))::float8 as wait_s,
     extract(epoch from percentile_disc(0.95) within group (order by attempted_at - greatest(created_at, due_at)))::float8 as wait_p95_s
-from messaging.messages where claimed_at >= $1 and attempted_at >= $1 group by tenant_id order by messages desc limit 1000;
+from messaging.messages where attempted_at >= $1 group by tenant_id order by messages desc limit 1000;
 
 
 -- name: audience_cursor
@@ -209,7 +209,14 @@ where state = 'running' and not audience_done and updated_at < $1 order by tenan
 -- no-tenant: the poller looks after every tenant
 select c.tenant_id, c.campaign_id, c.state from messaging.campaigns c
 where c.state in ('cancelled', 'expired') and c.ended_at > now() - interval '1 day'
-    and exists (select from messaging.messages m where m.tenant_id = c.tenant_id and m.campaign_id = c.campaign_id and m.state in ('pending', 'claimed'))
+    and (
+        exists (select from messaging.messages m where m.tenant_id = c.tenant_id and m.campaign_id = c.campaign_id and m.state = 'pending')
+        or exists (
+            select from messaging.messages m
+            where m.tenant_id = c.tenant_id and m.number_id = any (c.numbers) and m.state in ('claimed', 'sending')
+                and m.campaign_id = c.campaign_id and m.state = 'claimed'
+        )
+    )
 limit 100;
 
 -- name: tenant_zone

@@ -141,6 +141,7 @@ create table messaging.messages (
 create index ix_messages_pending on messaging.messages (tenant_id, campaign_id, number_id, (attempts > 0), due_at)
     where state = 'pending';
 create index ix_messages_flight on messaging.messages (tenant_id, number_id, claimed_at) where state in ('claimed', 'sending');
+create index ix_messages_attempted on messaging.messages using brin (attempted_at);
 create index ix_messages_unknown on messaging.messages (attempted_at) where state = 'unknown';
 create index ix_messages_person on messaging.messages (tenant_id, channel, address, claimed_at) where claimed_at is not null;
 
