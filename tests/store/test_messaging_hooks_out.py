@@ -19,6 +19,7 @@ from handbill.messaging.hooks_out import EVENTS, PATIENCE
 from tests.conftest import MakeTenant
 from tests.kit import desk
 from tests.kit.clocks import FakeClock
+from tests.kit.crashes import enumerate_points
 from tests.kit.engines import Engines
 from tests.kit.graph import graph
 from tests.kit.reach import Room, room
@@ -116,6 +117,29 @@ async def test_every_event_once_by_its_id(
             (one[-1], tries[one[-1]][1], "delivered") for one in made
         }
         assert (await hooks.deliveries(other, every.hook.hook_id, None, 50, None)).items == []
+
+
+async def test_a_death_while_delivering_keeps_the_id(
+    engines: Engines, database: Database, redis: Redis, tenant: int
+) -> None:
+    """The queue gives the job to somebody else: it goes out again under its id, or is over."""
+    receiver = Receiver()
+    async with graph() as fake, receiver.running(), room(database, redis, engines.postgres_url, fake.url) as at:
+        await at.service.hook_desk.create(tenant, NewHook(receiver.url), actor="test")
+        delivery = (await announce(at, tenant, "import.done"))[0]
+
+        async def attempt() -> None:
+            await at.service.hook_desk.deliver(job(tenant, delivery), Try(1))
+
+        async def check(number: int, name: str) -> None:
+            nonlocal delivery
+            assert await at.service.hook_desk.deliver(job(tenant, delivery), Try(1)) in ("delivered", "over"), name
+            assert receiver.taken[str(delivery)] in (1, 2), name
+            assert len({body for taken, _, _, body in receiver.seen if taken == str(delivery)}) == 1, name
+            delivery = (await announce(at, tenant, "import.done"))[0]
+
+        assert await enumerate_points(attempt, check, what="one delivery") > 8
+        assert 2 in receiver.taken.values(), "died after it was sent and before it was written down"
 
 
 async def test_what_is_undone_was_never_announced(
