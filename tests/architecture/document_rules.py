@@ -100,17 +100,15 @@ def _metrics_without_doc(tree: Tree) -> Iterator[Finding]:
 
 def undocumented_settings(tree: Tree) -> Iterator[Finding]:
     """Every field of a settings struct carries its one-line description."""
-    path = tree.root / "src/handbill/settings/model.py"
-    if not path.exists():
-        return
-    for node in ast.walk(tree.module(path)):
-        if not isinstance(node, ast.ClassDef):
-            continue
-        for step in node.body:
-            if isinstance(step, ast.AnnAssign) and isinstance(step.target, ast.Name):
-                nested = isinstance(step.annotation, ast.Name) and step.annotation.id[0].isupper()
-                if not nested and "description=" not in ast.unparse(step.annotation):
-                    yield tree.finding(path, step.lineno, f"the setting {step.target.id} has no description")
+    for path in (tree.root / "src/handbill/settings" / name for name in ("model.py", "rooms.py")):
+        for node in ast.walk(tree.module(path)) if path.exists() else ():
+            if not isinstance(node, ast.ClassDef):
+                continue
+            for step in node.body:
+                if isinstance(step, ast.AnnAssign) and isinstance(step.target, ast.Name):
+                    nested = isinstance(step.annotation, ast.Name) and step.annotation.id[0].isupper()
+                    if not nested and "description=" not in ast.unparse(step.annotation):
+                        yield tree.finding(path, step.lineno, f"the setting {step.target.id} has no description")
 
 
 def unmapped_rooms(tree: Tree) -> Iterator[Finding]:

@@ -19,6 +19,7 @@ from handbill.infra.redis import Redis
 from handbill.tenants.model import NewKey
 from handbill.tenants.service import TenantService
 from tests.kit.engines import Engines
+from tests.kit.graph import graph
 from tests.kit.processes import process
 
 EXAMPLES = 6
@@ -38,7 +39,10 @@ async def test_no_request_breaks_the_api(
     made = await tenants.create_key(tenant, NewKey(kind="secret", name="all", scopes=["*"]), actor="test")
     await tenants.stop()
     base = f"http://127.0.0.1:{handbill_env['HANDBILL_API__PORT']}"
-    async with process("api", env=handbill_env) as running:
+    async with (
+        graph() as fake,
+        process("api", env=handbill_env | {"HANDBILL_MESSAGING__GRAPH_URL": fake.url}) as running,
+    ):
         await running.log(event="api-ready")
         async with aiohttp.ClientSession() as client, client.get(f"{base}/schema/openapi.json") as reply:
             document = await reply.json()

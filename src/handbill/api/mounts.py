@@ -10,6 +10,7 @@ from handbill.contacts import routes as contacts
 from handbill.events import routes as events
 from handbill.insights import routes as insights
 from handbill.jobs import routes as jobs
+from handbill.messaging import routes as messaging
 from handbill.people import routes as people
 from handbill.reports import routes as reports
 from handbill.segments import routes as segments
@@ -26,6 +27,7 @@ MOUNTS: dict[str, ModuleType] = {
     "adstats": adstats,
     "reports": reports,
     "contacts": contacts,
+    "messaging": messaging,
 }
 
 FASTLANES: tuple[str, ...] = ("banners", "capture")

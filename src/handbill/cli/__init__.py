@@ -13,7 +13,9 @@ from handbill import __version__
 from handbill.cli.frame import State, report
 from handbill.kit.errors import HandbillError
 
-MODULES = ("shells", "ops", "settings", "tenants", "jobs", "events", "people", "contacts", "adstats")
+MODULES = (
+    "shells", "ops", "settings", "tenants", "jobs", "events", "people", "contacts", "campaign", "adstats", "fake_graph",
+)  # fmt: skip
 """Modules of this room, in the order of the help page; each has `mount(app)`."""
 
 app = typer.Typer(

@@ -194,6 +194,30 @@ class Book:
         await self._audit.write(tx, tenant_id, actor=actor, action="contact.opt_out", object=f"{channel}: {len(found)}")
         return len(found)
 
+    async def opt_in(
+        self,
+        tenant_id: int,
+        channel: Channel,
+        address: str,
+        *,
+        source: str,
+        proof: str | None = None,
+        actor: str = "system",
+        tx: Tx | None = None,
+    ) -> int:
+        """They said start: what their own stop had put in the way goes, and every contact with it has agreed."""
+        if tx is None:
+            async with self._database.tenant(tenant_id) as own:
+                return await self.opt_in(tenant_id, channel, address, source=source, proof=proof, actor=actor, tx=own)
+        await store.lift_opt_out(tx, tenant_id, channel, address)
+        numbers = phones.forms(address) if channel != "email" else ()
+        found = await store.find_by_address(tx, tenant_id, numbers, address if channel == "email" else None)
+        said = NewConsent(channel, True, source[:200] or "opt-in", proof)
+        for contact in found:
+            await self._said(tx, tenant_id, contact, said, actor)
+        await self._audit.write(tx, tenant_id, actor=actor, action="contact.opt_in", object=f"{channel}: {len(found)}")
+        return len(found)
+
     async def lift(self, tenant_id: int, channel: Channel, address: str, *, actor: str) -> None:
         wanted = address_of(channel, address, None)
         async with self._database.tenant(tenant_id) as tx:

@@ -151,6 +151,8 @@ class Recipient(msgspec.Struct, frozen=True):
     denied: bool
     suppressed: str | None
     """Why the address must not be written to, if so."""
+    external_id: str | None = None
+    """The tenant's own id of the contact, which is also its distinct id among people."""
 
 
 class Column(msgspec.Struct, frozen=True):

@@ -42,6 +42,9 @@ PATIENCE_S = 300.0
 Cpu = Callable[..., Awaitable[Any]]
 """Runs a plain function of plain values in another process."""
 
+Told = Callable[[Tx, int, dict[str, Any]], Awaitable[object]]
+"""Hears of an import that has ended, in the transaction that ends it; handed in by the wiring."""
+
 log = logs.get("contacts")
 
 
@@ -70,6 +73,7 @@ class Runner:
         self._at_once = at_once
         self._chunk = chunk_bytes
         self._slice_rows = slice_rows
+        self.told: Told | None = None
 
     # --- process-upload
 
@@ -203,8 +207,11 @@ class Runner:
     async def _finish(self, tx: Tx, tenant_id: int, one: Stored) -> None:
         number = one.info.import_id
         sums = await store.sum_counts(tx, tenant_id, number)
-        await store.save_counts(tx, tenant_id, number, counted(sums, one.info.plan.policy))
+        counts = counted(sums, one.info.plan.policy)
+        await store.save_counts(tx, tenant_id, number, counts)
         await self._move(tx, tenant_id, one.info, "done", finished=True)
+        if self.told is not None:
+            await self.told(tx, tenant_id, {"import_id": str(number), "rows": one.rows, "counts": counts})
         log.info("import-done", tenant=tenant_id, import_id=str(number), rows=one.rows)
         await self.release(tx, tenant_id)
 

@@ -106,6 +106,7 @@ class ContactsService:
         self.suppress = self.book.suppress
         self.suppressed = self.book.suppressed
         self.opt_out = self.book.opt_out
+        self.opt_in = self.book.opt_in
         self.erase = self.book.erase
 
     async def sweep(self) -> int:

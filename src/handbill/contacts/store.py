@@ -122,7 +122,7 @@ async def audience_page(
     return [
         Recipient(
             row["contact_id"], row["address"], row["name"], msgspec.json.decode(row["attributes"]), row["locale"],
-            row["granted"], row["denied"], row["suppressed"],
+            row["granted"], row["denied"], row["suppressed"], row["external_id"],
         )
         for row in rows
     ]  # fmt: skip
@@ -160,6 +160,10 @@ async def put_suppression(tx: Tx, tenant_id: int, new: Suppression) -> Suppressi
 async def lift_suppression(tx: Tx, tenant_id: int, channel: str, address: str) -> Suppression | None:
     row = await tx.fetchrow(S.lift_suppression, tenant_id, channel, address)
     return None if row is None else _suppression(row)
+
+
+async def lift_opt_out(tx: Tx, tenant_id: int, channel: str, address: str) -> bool:
+    return await tx.fetchval(S.lift_opt_out, tenant_id, channel, address) is not None
 
 
 async def page_suppressions(

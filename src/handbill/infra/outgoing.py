@@ -1,4 +1,4 @@
-"""Fetching an address that a user typed in: https only, public addresses only, small answers only, no redirects.
+"""Calling an address that a user typed in: https only, public addresses only, small answers only, no redirects.
 
 The name is resolved by us and the connection goes to the address that was checked, so that a name cannot show one face
 to the check and another to the connection.
@@ -104,6 +104,19 @@ class Outgoing:
         if len(body) > LARGEST:
             raise Busy(f"The URL's answer is larger than {LARGEST} bytes.", code="OUTGOING_FAILED", retry_after=60)
         return body
+
+    async def post(self, url: str, body: bytes, headers: dict[str, str]) -> int:
+        """The status of the answer, whatever it is; its body is not read. A redirect is an answer, not a way."""
+        self.check(url)
+        try:
+            async with self._client().post(url, data=body, headers=headers, allow_redirects=False) as reply:
+                return reply.status
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+            raise Busy(
+                f"The URL could not be reached, or did not answer in time ({type(error).__name__}).",
+                code="OUTGOING_FAILED",
+                retry_after=60,
+            ) from None
 
     async def close(self) -> None:
         if self._session is not None:

@@ -39,6 +39,7 @@ class QueueDefaults(msgspec.Struct, frozen=True):
     timeout_ms: int | None = None
 
 
+SOON = Backoff("exponential", delay_ms=1_000, jitter=0.2)
 AD_SYNC_DELAYS = Backoff("list", delays_ms=(1 * MINUTE, 5 * MINUTE, 15 * MINUTE))
 
 TABLE: dict[str, QueueDefaults] = {
@@ -46,8 +47,10 @@ TABLE: dict[str, QueueDefaults] = {
     "upload_jobs": QueueDefaults(concurrency=2),
     "upload_chunks": QueueDefaults(concurrency=50, limit=Limit(rate=0, burst=1)),
     "import_persistence": QueueDefaults(concurrency=8, limit=Limit(rate=0, burst=1)),
-    "message_dispatch": QueueDefaults(concurrency=20, keep_completed=Keep(count=1_000)),
     "stats-sync": QueueDefaults(attempts=4, backoff=AD_SYNC_DELAYS, concurrency=5, keep_failed=Keep(count=50)),
+    # One job is a turn of one number; the rate is the sends' own, and so are their retries.
+    "message_dispatch": QueueDefaults(backoff=SOON, concurrency=64, keep_completed=Keep(count=1_000), limit=UNLIMITED),
+    "message_retry": QueueDefaults(backoff=SOON, concurrency=8, keep_completed=Keep(count=1_000), limit=UNLIMITED),
     "webhooks": QueueDefaults(attempts=8, backoff=Backoff("exponential", delay_ms=5_000, jitter=0.5), concurrency=20),
     "system": QueueDefaults(concurrency=4, limit=UNLIMITED),
 }

@@ -205,4 +205,25 @@ CODES: dict[str, str] = {
     "SEGMENT_EVALUATING": "Not everybody was held against the segment's rule yet; ask again after `Retry-After`.",
     "TOO_MANY_SEGMENTS": "The tenant has as many segments as it may have; nothing was changed.",
     "TOO_MANY_NEEDS": "The banners' rules ask for too many properties and segments of people; nothing was changed.",
+    # --- messaging: providers
+    "PROVIDER_AWAY": "The provider cannot be reached or gave no answer that can be read; try again.",
+    "PROVIDER_BUSY": "The provider is busy or limits us for a moment; try again after `Retry-After` seconds.",
+    "PROVIDER_TOKEN": "The provider does not accept the account's token or permissions any more; connect it again.",
+    "PROVIDER_REFUSED": "The provider refused it; its code and words are in the message.",
+    "PROVIDER_ID": "An id of the provider is made of digits; nothing was sent.",
+    # --- messaging: campaigns
+    "CAMPAIGN_NOT_READY": "The campaign cannot be sent as it is; `faults` or the text says why. Nothing was scheduled.",
+    "CAMPAIGN_STATE": "The campaign's state does not allow this; nothing was changed.",
+    "CONNECTION_NOT_FOUND": "There is no such connection.",
+    "CONNECTION_IN_USE": "Campaigns use this connection; nothing was removed.",
+    "NUMBER_TAKEN": "The number belongs to another connection of yours; nothing was changed.",
+    "NUMBER_NOT_FOUND": "There is no such number.",
+    # --- messaging: webhooks
+    "WEBHOOK_VERIFY_TOKEN": "The verify token is not this connection's; nothing was subscribed.",
+    "WEBHOOK_SIGNATURE": "The webhook is not signed with this connection's app secret; nothing was kept.",
+    "HOOK_NOT_FOUND": "There is no such webhook.",
+    "HOOK_OFF": "The webhook is switched off; nothing was sent. Switch it on first.",
+    "HOOKS_FULL": "There are 20 webhooks already; nothing was made. Remove one, or change it.",
+    "DELIVERY_NOT_FOUND": "There is no such delivery of this webhook.",
+    "AUDIENCE_AWAY": "The address book is not there; no audience can be read.",
 }

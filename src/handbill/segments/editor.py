@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -132,12 +132,14 @@ class Editor:
     async def members(self, tenant: int, public_id: UUID, after: UUID | None, limit: int) -> list[Member]:
         """One page of people, in the order of their ids. Busy until everybody was held against the rule once."""
         async with self._database.tenant(tenant) as tx:
-            segment = _found(await store.find(tx, tenant, public_id))
-            if not segment.ready:
-                raise Busy(
-                    "The segment is still being evaluated; ask again shortly.", code="SEGMENT_EVALUATING", retry_after=2
-                )
+            segment = _ready(_found(await store.find(tx, tenant, public_id)))
             return await store.members(tx, segment, after or store.FIRST, limit)
+
+    async def inside(self, tenant: int, public_id: UUID, distinct_ids: Sequence[str]) -> set[str]:
+        """Which of these ids are somebody's who belongs to it. Busy until everybody was held against the rule once."""
+        async with self._database.tenant(tenant) as tx:
+            segment = _ready(_found(await store.find(tx, tenant, public_id)))
+            return await store.inside(tx, segment, distinct_ids)
 
     async def explain(self, tenant: int, public_id: UUID, distinct_id: str) -> Belongs:
         """Whether somebody belongs to it by what is known now, and if not, why."""
@@ -219,6 +221,12 @@ def _users_among(segments: Iterable[Segment], public_id: UUID) -> list[Segment]:
     listed = list(segments)
     rules = {each.public_id: each.rule for each in listed}
     return [each for each in listed if public_id in read(each.rule, rules)[1].named]
+
+
+def _ready(segment: Segment) -> Segment:
+    if not segment.ready:
+        raise Busy("The segment is still being evaluated; ask again shortly.", code="SEGMENT_EVALUATING", retry_after=2)
+    return segment
 
 
 def _found(segment: Segment | None) -> Segment:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from uuid import UUID
 
 from handbill.infra.postgres import Database
@@ -62,6 +62,10 @@ class SegmentsService:
     async def size(self, tenant_id: int, segment: UUID) -> int:
         """How many people belong to it: kept as they come and go."""
         return (await self.editor.read(tenant_id, segment)).size
+
+    async def inside(self, tenant_id: int, segment: UUID, distinct_ids: Sequence[str]) -> set[str]:
+        """Which of these ids are somebody's who belongs to it. Busy while it is evaluated."""
+        return await self.editor.inside(tenant_id, segment, distinct_ids)
 
     async def members(
         self, tenant_id: int, segment: UUID, after: UUID | None = None, limit: int = MEMBERS_PAGE

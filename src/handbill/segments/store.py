@@ -89,6 +89,11 @@ async def members(tx: Tx, segment: Segment, after: UUID, limit: int) -> list[Mem
     return [Member(row[0], row[1], msgspec.json.decode(row[2]), row[3]) for row in rows]
 
 
+async def inside(tx: Tx, segment: Segment, distinct_ids: Sequence[str]) -> set[str]:
+    rows = await tx.fetch(S.those_inside, segment.tenant_id, segment.id, list(distinct_ids))
+    return {row[0] for row in rows}
+
+
 async def person(tx: Tx, tenant_id: int, distinct_id: str) -> tuple[UUID, Person] | None:
     row = await tx.fetchrow(S.person_of, tenant_id, distinct_id)
     if row is None:

@@ -10,16 +10,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-SECRET_URL = {"mask": "url"}
-"""Marks an address whose password is masked wherever settings are shown."""
-SECRET = {"mask": "whole"}
-"""Marks a value that is never shown."""
-PostgresUrl = Annotated[str, Meta(pattern="^postgres(ql)?://", extra={"begins": "postgresql://"})]
-RedisUrl = Annotated[str, Meta(pattern="^(rediss?|unix)://", extra={"begins": "redis://, rediss:// or unix://"})]
-HttpUrl = Annotated[str, Meta(pattern="^https?://", extra={"begins": "http:// or https://"})]
-
-LOOPBACK = "127.0.0.1"
-Port = Annotated[int, Meta(ge=1, le=65535)]
+from handbill.settings.rooms import Adstats, Banners, Contacts, Events, Insights, Messaging
+from handbill.settings.types import LOOPBACK, SECRET, SECRET_URL, HttpUrl, Port, PostgresUrl, RedisUrl
 
 
 class Log(msgspec.Struct, frozen=True):
@@ -202,171 +194,6 @@ class Jobs(msgspec.Struct, frozen=True):
     ] = 35
 
 
-class Events(msgspec.Struct, frozen=True):
-    lanes: Annotated[int, Meta(ge=1, le=1_000, description="Main lanes of the journal; only ever raise it.")] = 4
-    overflow_lanes: Annotated[
-        int, Meta(ge=1, le=1_000, description="Lanes beside them for tenants that send more than their share.")
-    ] = 2
-    batch_events: Annotated[int, Meta(ge=1, le=100_000, description="The most events in one transaction.")] = 5_000
-    batch_wait_ms: Annotated[
-        int, Meta(ge=0, le=10_000, description="How long a batch that is not full waits for more events.")
-    ] = 50
-    lease_s: Annotated[
-        float, Meta(ge=1, le=600, description="Seconds after which a silent worker's lanes go to another.")
-    ] = 6.0
-    overflow_share: Annotated[
-        float,
-        Meta(gt=0, le=1, description="The part of a worker's time that overflow lanes with a backlog get."),
-    ] = 0.25
-    trim_after_s: Annotated[
-        float, Meta(ge=60, description="Seconds for which the journal keeps what is counted already.")
-    ] = 600.0
-    backpressure_threshold: Annotated[
-        int, Meta(ge=1, description="Events waiting to be counted above which new ones are refused with 429.")
-    ] = 900_000
-    backpressure_seconds: Annotated[
-        float, Meta(ge=1, description="Seconds that the oldest may wait to be counted before new ones are refused.")
-    ] = 600.0
-    retry_after_s: Annotated[
-        float, Meta(ge=0, description="Seconds after which a refused client is asked to come back.")
-    ] = 5.0
-    ship_events: Annotated[
-        int, Meta(ge=1, le=1_000_000, description="Counted events of a lane that go to ClickHouse together, at least.")
-    ] = 1_000
-    ship_wait_s: Annotated[
-        float, Meta(ge=0, le=600, description="Seconds after which fewer than that go to ClickHouse all the same.")
-    ] = 5.0
-    ship_most_events: Annotated[
-        int, Meta(ge=1, le=1_000_000, description="The most events of one shipment while many wait.")
-    ] = 20_000
-    unshipped_limit: Annotated[
-        int,
-        Meta(
-            ge=1,
-            description="Counted events waiting for ClickHouse above which new ones are refused with 429.",
-        ),
-    ] = 2_000_000
-    history_days: Annotated[
-        int,
-        Meta(ge=0, description="Days for which ClickHouse keeps events, unless the tenant has its own; 0: for ever."),
-    ] = 0
-    quota_per_day: Annotated[
-        int,
-        Meta(ge=0, description="Product events a tenant may send a day (UTC), unless it has its own; 0: no limit."),
-    ] = 0
-    rate_per_second: Annotated[
-        float,
-        Meta(ge=0, description="Product events a tenant may send a second, unless it has its own; 0: no limit."),
-    ] = 0.0
-    incoming_stream: Annotated[
-        str | None,
-        Meta(
-            description="A Redis stream of flat entries, such as `events:incoming`, that is drained into the journal."
-        ),
-    ] = None
-
-
-class Banners(msgspec.Struct, frozen=True):
-    throttle_per_minute: Annotated[
-        int, Meta(ge=0, description="Tracked events a minute from one client address; 0 means no limit.")
-    ] = 600
-    accidental_close_ms: Annotated[
-        int, Meta(ge=0, description="A view closed sooner than this is marked as accidental.")
-    ] = 500
-    schedule_sync_cron: Annotated[
-        str, Meta(min_length=9, description="When banners and campaigns are switched by their schedules (cron, UTC).")
-    ] = "* * * * *"
-    stats_rollup_cron: Annotated[
-        str, Meta(min_length=9, description="When yesterday's statistics are recomputed (cron, UTC).")
-    ] = "0 1 * * *"
-    retention_cron: Annotated[
-        str, Meta(min_length=9, description="When partitions past their retention are dropped (cron, UTC).")
-    ] = "30 2 * * *"
-    retention_days: Annotated[int, Meta(ge=1, description="Days for which raw events are kept.")] = 90
-    token_ttl_s: Annotated[
-        int, Meta(ge=60, le=2_592_000, description="For how long a decision's token can report a view or a click.")
-    ] = 86_400
-    decisions_per_minute: Annotated[
-        int, Meta(ge=0, description="Decisions a minute for one user; beyond it the list is empty. 0 means no limit.")
-    ] = 120
-    geo_file: Annotated[
-        str | None,
-        Meta(description="A country database (MMDB) on this machine, for targeting by country."),
-    ] = None
-    geo_url: Annotated[
-        HttpUrl | None, Meta(description="Where the country database is fetched from; none by default.")
-    ] = None
-
-
-class Insights(msgspec.Struct, frozen=True):
-    max_seconds: Annotated[
-        int, Meta(ge=1, le=25, description="Seconds that one question about events may take before it is refused.")
-    ] = 20
-    max_memory_mb: Annotated[
-        int, Meta(ge=64, description="Megabytes of the event store's memory that one question may use.")
-    ] = 1024
-    max_rows_read: Annotated[int, Meta(ge=1_000, description="Rows that one question may read in the event store.")] = (
-        500_000_000
-    )
-    questions_at_once: Annotated[
-        int, Meta(ge=1, le=100, description="Questions of one tenant that a process answers at the same time.")
-    ] = 4
-
-
-class Adstats(msgspec.Struct, frozen=True):
-    mode: Annotated[
-        Literal["latest", "sum"],
-        Meta(description="How a day is made of a platform's answers: the newest one, or all of them added up."),
-    ] = "latest"
-    sync_cron: Annotated[
-        str, Meta(min_length=9, description="When ad accounts are looked through for what is due (cron, UTC).")
-    ] = "*/5 * * * *"
-    raw_days: Annotated[
-        int, Meta(ge=1, description="Days after which a month of an ad platform's answers may go; the ledger stays.")
-    ] = 35
-    meta_url: Annotated[HttpUrl, Meta(description="Where Meta's Graph API answers.")] = "https://graph.facebook.com"
-    meta_version: Annotated[
-        str, Meta(pattern=r"^v[0-9]{1,3}[.][0-9]$", description="The version of the Graph API that is asked for.")
-    ] = "v23.0"
-    meta_app_secret: Annotated[
-        str | None, Meta(description="Proves to Meta that calls come from your app; unset sends none.", extra=SECRET)
-    ] = None
-    meta_poll_ms: Annotated[
-        int, Meta(ge=10, description="How often Meta is asked whether an asynchronous report is ready.")
-    ] = 2_000
-
-
-class Contacts(msgspec.Struct, frozen=True):
-    upload_dir: Annotated[
-        str | None,
-        Meta(description="Where uploaded files lie, seen by every API and worker; unset means `uploads` in the home."),
-    ] = None
-    upload_limit: Annotated[int, Meta(ge=1_024, description="The largest uploaded file, in bytes.")] = 1_073_741_824
-    unpacked_limit: Annotated[int, Meta(ge=1_024, description="The most bytes a packed file may unpack to.")] = (
-        4_294_967_296
-    )
-    xlsx_limit: Annotated[
-        int, Meta(ge=1_024, description="The most bytes an XLSX may unpack to; it is read whole, unlike the others.")
-    ] = 134_217_728
-    imports_at_once: Annotated[
-        int, Meta(ge=1, le=100, description="Imports of one tenant that run at the same time; the others wait.")
-    ] = 2
-    imports_waiting: Annotated[
-        int, Meta(ge=1, le=10_000, description="Imports of one tenant under way above which uploads are refused.")
-    ] = 20
-    keep_days: Annotated[int, Meta(ge=1, description="Days for which uploaded files are kept.")] = 7
-    report_days: Annotated[int, Meta(ge=1, description="Days for which the rejected rows of an import are kept.")] = 90
-    chunk_bytes: Annotated[int, Meta(ge=4_096, le=67_108_864, description="Bytes of a file that one job parses.")] = (
-        1_048_576
-    )
-    slice_rows: Annotated[
-        int, Meta(ge=100, le=1_000_000, description="Rows of an import that one transaction merges, about.")
-    ] = 25_000
-    parsers: Annotated[
-        int, Meta(ge=0, le=256, description="Processes that parse files; 0 means one for each core.")
-    ] = 0
-
-
 class Settings(msgspec.Struct, frozen=True):
     """All of it. Built by `settings.load`, handed to the wiring, read by nobody else."""
 
@@ -392,3 +219,4 @@ class Settings(msgspec.Struct, frozen=True):
     banners: Banners = Banners()
     adstats: Adstats = Adstats()
     contacts: Contacts = Contacts()
+    messaging: Messaging = Messaging()

@@ -22,7 +22,7 @@ from handbill.kit.ids import new_id
 from handbill.kit.pulse import Pulse
 from handbill.people.sink import PeopleSink
 from handbill.segments.sink import SegmentsSink
-from handbill.wiring import queues, shipping
+from handbill.wiring import messaging, queues, shipping
 from handbill.wiring.house import House
 
 KINDS = ("relay", "consume", "jobs", "cron")
@@ -176,6 +176,7 @@ def _leader(house: House, pulse: Pulse) -> Chore:
         RaisedLimits(house),
         PeopleMender(house),
         shipping.OverridesChore(house),
+        messaging.MessageSweep(house),
     )
     return LeaderChore(house.database, led, pulse=pulse)
 
@@ -191,6 +192,10 @@ PLANS: tuple[Plan, ...] = (
     Plan("jobs", "jobs:stats-sync", queues.stats_sync_worker),
     Plan("jobs", "jobs:system", queues.system_worker),
     Plan("jobs", "jobs:imports", queues.ImportWorkers),
+    Plan("jobs", "jobs:message_dispatch", queues.dispatch_worker),
+    Plan("jobs", "jobs:message_retry", queues.retry_worker),
+    Plan("jobs", "jobs:webhooks", queues.webhooks_worker),
+    Plan("jobs", "webhook-work", messaging.WebhookWork),
     Plan("cron", "cron", queues.cron),
     Plan("cron", "leader", _leader),
 )

@@ -31,6 +31,7 @@ from handbill.jobs.breaker import Breaker
 from handbill.jobs.pressure import PressureLimits
 from handbill.jobs.service import JobsService, RelayPolicy
 from handbill.kit.telemetry import logs
+from handbill.messaging.service import MessagingService
 from handbill.people.service import PeopleService
 from handbill.reports.service import ReportsService
 from handbill.reports.touches import Touches
@@ -39,6 +40,7 @@ from handbill.settings import Settings
 from handbill.tenants.seals import Sealer
 from handbill.tenants.service import TenantService
 from handbill.wiring import addresses, schema, secrets
+from handbill.wiring.audience import AddressBook
 
 _log = logs.get("wiring")
 
@@ -94,6 +96,9 @@ class House:
         self.reports = ReportsService(self.adstats, self.banners, Touches(self.clickhouse))
         self.contacts = _contacts(self)
         self.tenants.erasures.join("contacts", self.contacts.erase)
+        self.messaging = _messaging(self)
+        self.contacts.runner.told = self.messaging.import_done
+        self.tenants.erasures.join("messaging", self.messaging.erasure.erase)
 
         self._core: tuple[tuple[str, Part], ...] = (
             ("postgres", self.database),
@@ -111,6 +116,7 @@ class House:
             ("segments", self.segments),
             ("banners", self.banners),
             ("insights", self.insights),
+            ("messaging", self.messaging),
         )
         self._started: list[tuple[str, Part]] = []
 
@@ -311,7 +317,7 @@ def _contacts(house: House) -> ContactsService:
         chunk_bytes=given.chunk_bytes,
         slice_rows=given.slice_rows,
     )
-    return ContactsService(house.database, house.jobs, house.tenants.audit, house.clock, policy)
+    return ContactsService(house.database, house.jobs, house.tenants.audit, house.clock, policy, house.people)
 
 
 def _geo_file(settings: Settings) -> Path | None:
@@ -320,3 +326,9 @@ def _geo_file(settings: Settings) -> Path | None:
     if given.geo_file:
         return Path(given.geo_file)
     return Path(settings.home) / "geo" / "country.mmdb" if given.geo_url else None
+
+
+def _messaging(house: House) -> MessagingService:
+    from handbill.wiring import messaging  # it builds on the house, and this house on it
+
+    return messaging.service(house, AddressBook(house.contacts, house.segments))

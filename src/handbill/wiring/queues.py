@@ -22,6 +22,8 @@ from handbill.jobs.model import Job
 from handbill.jobs.worker import JobWorker
 from handbill.jobs.worker.pool import CpuPool
 from handbill.kit.pulse import Pulse
+from handbill.messaging.tasks import DISPATCH, RETRY, WEBHOOKS, MessagingTasks
+from handbill.messaging.tasks import JOBS as MESSAGE_JOBS
 from handbill.wiring import shipping
 from handbill.wiring.house import House
 
@@ -33,6 +35,9 @@ JOBS = {
     "cron.stats_audit": "Compare a few days of the stats with a recount, and look for days that were never rolled up.",
     "cron.parked_heal": "Send events that the database refused through the pipeline again, three times at most.",
     "cron.contacts_sweep": "Remove uploaded files past their days, and suppressions that have ended.",
+    "cron.campaign_poll": "Begin campaigns whose time has come, fairly; end those that are over; ring idle numbers.",
+    "cron.messaging_upkeep": "Measure fairness, forget worked-off webhooks.",
+    "cron.connections": "Ask the providers anew about numbers and templates.",
     "cron.retention": "Make months ahead, drop months nobody needs, forget keys past the horizon.",
     **ADSTATS_CRON,
 }
@@ -41,11 +46,13 @@ JOBS = {
 CATALOGUE: dict[str, dict[str, str]] = {
     BANNERS: BANNER_JOBS,
     **CONTACT_JOBS,
+    **MESSAGE_JOBS,
     STATS_SYNC: ADSTATS_JOBS,
     SYSTEM: JOBS,
 }
 """Every queue of the product and the jobs it carries, for the reference page."""
 
+HOOK_LOG = timedelta(days=30)
 DIRTY_REST = timedelta(seconds=30)
 
 
@@ -68,6 +75,7 @@ class SystemTasks:
     def __init__(self, house: House) -> None:
         self._banners = house.banners
         self._events = house.events
+        self._messaging = house.messaging
         self._clock = house.clock
         self._history = shipping.history(house)
         self._adstats = AdstatsTasks(house.adstats, house.clock)
@@ -91,6 +99,17 @@ class SystemTasks:
         await self._history.run()
         return len((await self._banners.retention.run()).dropped)
 
+    async def campaign_poll(self, job: Job, ctx: Any) -> int:
+        return len(await self._messaging.keeper.poll())
+
+    async def connections(self, job: Job, ctx: Any) -> int:
+        return await self._messaging.connections.queue_all()
+
+    async def messaging_upkeep(self, job: Job, ctx: Any) -> int:
+        await self._messaging.fairness.measure()
+        await self._messaging.hook_desk.forget(self._clock.now() - HOOK_LOG)
+        return await self._messaging.keeper.forget()
+
     def handlers(self, tasks: BannerTasks) -> Mapping[str, Any]:
         return {
             "cron.banner_sync": tasks.announce_sync,
@@ -99,6 +118,9 @@ class SystemTasks:
             "cron.stats_audit": self.audit,
             "cron.parked_heal": self.heal,
             "cron.contacts_sweep": self.contacts_sweep,
+            "cron.campaign_poll": self.campaign_poll,
+            "cron.messaging_upkeep": self.messaging_upkeep,
+            "cron.connections": self.connections,
             "cron.retention": self.retention,
             **self._adstats.cron_handlers(),
         }
@@ -113,6 +135,9 @@ def schedules(house: House) -> list[Schedule]:
         "cron.stats_audit": "*/10 * * * *",
         "cron.parked_heal": "*/5 * * * *",
         "cron.contacts_sweep": "17 * * * *",
+        "cron.campaign_poll": "* * * * *",
+        "cron.messaging_upkeep": "* * * * *",
+        "cron.connections": "17 * * * *",
         "cron.retention": given.retention_cron,
         "cron.adstats": house.settings.adstats.sync_cron,
         "cron.adstats_retention": given.retention_cron,
@@ -155,6 +180,19 @@ class ImportWorkers:
     async def stop(self) -> None:
         await asyncio.gather(*(worker.stop() for worker in self._workers))
         await self._pool.stop()
+
+
+def dispatch_worker(house: House, pulse: Pulse) -> JobWorker:
+    handlers = MessagingTasks(house.messaging).handlers()[DISPATCH]
+    return _worker(house, DISPATCH, handlers, pulse, concurrency=house.settings.messaging.dispatch_concurrency)
+
+
+def retry_worker(house: House, pulse: Pulse) -> JobWorker:
+    return _worker(house, RETRY, MessagingTasks(house.messaging).handlers()[RETRY], pulse)
+
+
+def webhooks_worker(house: House, pulse: Pulse) -> JobWorker:
+    return _worker(house, WEBHOOKS, MessagingTasks(house.messaging).handlers()[WEBHOOKS], pulse)
 
 
 def _worker(house: House, queue: str, handlers: Mapping[str, Any], pulse: Pulse, **how: Any) -> JobWorker:

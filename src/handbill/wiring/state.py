@@ -9,14 +9,17 @@ from handbill.contacts.service import STATE as CONTACTS
 from handbill.events.service import STATE as EVENTS
 from handbill.infra.state import StateTable
 from handbill.jobs.service import STATE as JOBS
+from handbill.messaging.service import STATE as MESSAGING
 from handbill.people.service import STATE as PEOPLE
 from handbill.segments.service import STATE as SEGMENTS
 from handbill.tenants.service import STATE as TENANTS
 
-TABLES: tuple[StateTable, ...] = (*TENANTS, *JOBS, *EVENTS, *CAPS, *BANNERS, *PEOPLE, *SEGMENTS, *CONTACTS, *ADSTATS)
+TABLES: tuple[StateTable, ...] = (
+    *TENANTS, *JOBS, *EVENTS, *CAPS, *BANNERS, *PEOPLE, *SEGMENTS, *CONTACTS, *MESSAGING, *ADSTATS,
+)  # fmt: skip
 
 REBUILT = (
-    "hb:c:", "hb:caps:", "hb:event_names:", "hb:event_property_names:", "hb:incoming:", "hb:p:", "hb:person:",
-    "hb:rate:", "hb:throttle:",
+    "hb:c:", "hb:caps:", "hb:event_names:", "hb:event_property_names:", "hb:incoming:", "hb:msg:", "hb:p:",
+    "hb:person:", "hb:rate:", "hb:throttle:",
 )  # fmt: skip
 """Redis keys that rebuild themselves from PostgreSQL or from traffic: a backup leaves them out on purpose."""

@@ -59,7 +59,7 @@ order by contact_id limit 1000 for update
 -- name: audience_page
 -- One page of a campaign's audience on one channel: those with an address there, with what stands against writing.
 select c.contact_id, a.address, c.name, c.attributes, c.locale,
-    $4 = any (c.granted) as granted, $4 = any (c.denied) as denied, s.reason as suppressed
+    $4 = any (c.granted) as granted, $4 = any (c.denied) as denied, s.reason as suppressed, c.external_id
 from contacts.contacts c
 cross join lateral (
     select case $4 when 'whatsapp' then c.whatsapp when 'email' then c.email else c.phone end as address
@@ -102,6 +102,10 @@ returning *
 
 -- name: lift_suppression
 delete from contacts.suppressions where tenant_id = $1 and channel = $2 and address = $3 returning *
+
+-- name: lift_opt_out
+delete from contacts.suppressions where tenant_id = $1 and channel = $2 and address = $3 and reason = 'opt_out'
+returning address
 
 -- name: page_suppressions
 select * from contacts.suppressions

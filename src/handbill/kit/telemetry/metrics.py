@@ -190,3 +190,36 @@ ADSTATS_TOKENS_DEAD = Counter(
     "handbill_adstats_tokens_dead", "Ad accounts whose token died and that must be reconnected"
 )
 ADSTATS_UNMATCHED = Counter("handbill_adstats_unmatched", "Rows of a platform about entities that nobody has imported")
+
+# --- messaging: providers
+PROVIDER_SENDS = Counter(
+    "handbill_provider_sends",
+    "Requests to send one message, by outcome: accepted, refused, unwritten (safe to repeat), lost (unknown)",
+    ("channel", "outcome"),
+)
+
+# --- messaging: campaigns
+MESSAGES = Counter(
+    "handbill_messages",
+    "Claimed messages by what came of them: accepted, failed, again (later), unknown, back (not tried), skipped",
+    ("how",),
+)
+MESSAGE_SKIPS = Counter("handbill_message_skips", "Messages skipped, by reason", ("reason",))
+MESSAGE_WAIT_SECONDS = Histogram(
+    "handbill_message_wait_seconds", "From the time a message was made to its first attempt"
+)
+CAMPAIGNS_ENDED = Counter("handbill_campaigns_ended", "Campaigns by how they ended or were paused", ("how",))
+WEBHOOKS_KEPT = Counter("handbill_webhooks_kept", "Webhooks of providers: new, copy (known already), refused", ("how",))
+WEBHOOK_FACTS = Counter("handbill_webhook_facts", "What webhooks said, by kind", ("kind",))
+WEBHOOKS_PARKED = Counter("handbill_webhooks_parked", "Webhooks that could not be worked on and wait for a person")
+HOOK_DELIVERIES = Counter("handbill_hook_deliveries", "Our own webhooks, by how a try ended", ("how",))
+HOOKS_DISABLED = Counter("handbill_hooks_disabled", "Webhooks of ours that were switched off: they failed for too long")
+MESSAGING_JAIN = Gauge(
+    "handbill_messaging_jain", "Jain's index of the tenants' sending rates in the last minute; 1 is fair"
+)
+MESSAGING_RATE = Gauge(
+    "handbill_messaging_rate", "Messages a second in the last minute, by internal tenant number", ("tenant",)
+)
+MESSAGING_WAIT = Gauge(
+    "handbill_messaging_wait", "Mean wait in seconds in the last minute, by internal tenant number", ("tenant",)
+)

@@ -55,6 +55,12 @@ delete from segments.needs where tenant_id = $1 and not (need = any ($2::text[])
 -- name: settle_needs
 update segments.needs set ready = true where tenant_id = $1 and need = any ($2::text[]) and not ready
 
+-- name: those_inside
+select d.distinct_id
+from people.distinct_ids d
+join segments.segment_members m on m.tenant_id = $1 and m.segment_id = $2 and m.person_id = d.person_id
+where d.tenant_id = $1 and d.distinct_id = any ($3::text[])
+
 -- name: members
 select p.person_id, p.named_by, p.properties::text as properties, p.created_at
 from segments.segment_members m

@@ -1,0 +1,1 @@
+"""Reach: campaigns, their messages, and the providers that carry them."""

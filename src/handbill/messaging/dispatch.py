@@ -1,0 +1,327 @@
+"""A turn of one number: claim at most a second of sends, write each at its moment, record what came of it.
+
+    claim ▸ fill in ▸ token (Redis) ▸ attempt recorded (PostgreSQL) ▸ gate ▸ request ▸ outcome recorded
+
+Turns of a number follow each other as jobs of the queue `message_dispatch`, one chain per number, so that tenants take
+turns with the worker's lanes. A chain that was lost (Redis wiped, worker killed) begins anew when its lease ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from handbill.infra.postgres import Database, Tx
+from handbill.jobs.model import JobOptions
+from handbill.jobs.service import Outbox
+from handbill.kit.clock import Clock
+from handbill.kit.errors import Broken, Invalid
+from handbill.kit.ids import Ids
+from handbill.kit.telemetry import logs, metrics
+from handbill.messaging import store
+from handbill.messaging.consequences import Consequences
+from handbill.messaging.judging import Judge, Sent
+from handbill.messaging.limits import COUNTED_MS
+from handbill.messaging.model import Account, Content, Message, Template
+from handbill.messaging.pacer import Pacer, Slots
+from handbill.messaging.plan import Campaign, UsedTemplate
+from handbill.messaging.providers.port import Provider
+from handbill.messaging.recorder import Recorder
+from handbill.messaging.render import Filled, Missing, fill
+from handbill.messaging.store import Claimed, NumberRow, S, Settlement
+
+_log = logs.get("messaging")
+
+QUEUE = "message_dispatch"
+TOKENS = 16
+ONE_DAY = timedelta(milliseconds=COUNTED_MS)
+
+
+class TurnPolicy(msgspec.Struct, frozen=True):
+    """How long a turn lasts, how long a chain may be silent, and how fast tenants go where nothing else is said."""
+
+    turn_s: float = 1.0
+    lease_s: float = 30.0
+    standard_per_second: int = 10
+    enterprise_per_second: int = 50
+    in_flight: int = 256
+    """Requests that this process has under way: no attempt is recorded that would wait for a connection."""
+
+
+class Ready(msgspec.Struct, frozen=True):
+    """A claimed message with its words."""
+
+    row: Claimed
+    content: Content
+
+
+class Turned(msgspec.Struct):
+    """What one turn came to."""
+
+    claimed: int = 0
+    skipped: int = 0
+    begun: int = 0
+    more: bool = False
+
+
+class _Turn:
+    """The state of one turn under way."""
+
+    def __init__(self, tenant_id: int, number_id: str, turn: UUID | None, retries: bool) -> None:
+        self.tenant_id = tenant_id
+        self.number_id = number_id
+        self.turn = turn
+        self.retries = retries
+        self.claim = UUID(int=0)
+        self.number: NumberRow | None = None
+        self.account: Account | None = None
+        self.pace = 0
+        self.done = Turned()
+        self.ended = False
+
+
+class Dispatcher:
+    def __init__(
+        self,
+        database: Database,
+        outbox: Outbox,
+        provider: Provider,
+        pacer: Pacer,
+        recorder: Recorder,
+        consequences: Consequences,
+        clock: Clock,
+        ids: Ids,
+        policy: TurnPolicy | None = None,
+    ) -> None:
+        self._database = database
+        self._outbox = outbox
+        self._provider = provider
+        self._pacer = pacer
+        self._recorder = recorder
+        self._judge = Judge(database, consequences, clock)
+        self._clock = clock
+        self._ids = ids
+        self.policy = policy or TurnPolicy()
+        self._slots = Slots(self.policy.in_flight)
+
+    # --- ringing
+
+    async def ring(self, tx: Tx, tenant_id: int | None = None) -> int:
+        """Begin a chain of turns for every number that has work and no chain. In the transaction that made the work."""
+        now = self._clock.now()
+        rows = await tx.fetch(S.ring_numbers, now, now + timedelta(seconds=self.policy.lease_s), tenant_id)
+        for row in rows:
+            await self._put(tx, row["tenant_id"], row["number_id"], row["turn"])
+        return len(rows)
+
+    async def ring_retries(self, tx: Tx, tenant_id: int | None = None) -> int:
+        now = self._clock.now()
+        rows = await tx.fetch(S.due_retries, now, tenant_id)
+        for row in rows:
+            found, number = row["tenant_id"], row["number_id"]
+            job_id = f"retry:{found}:{number}:{int(now.timestamp())}"
+            await self._outbox.put(tx, "message_retry", "retry", {"number_id": number}, tenant_id=found, job_id=job_id)
+        return len(rows)
+
+    async def _put(self, tx: Tx, tenant_id: int, number_id: str, turn: UUID, delay_ms: int = 0) -> None:
+        data = {"number_id": number_id, "turn": str(turn)}
+        await self._outbox.put(tx, QUEUE, "turn", data, tenant_id=tenant_id, opts=JobOptions(delay_ms=delay_ms))
+
+    # --- a turn
+
+    async def turn(self, tenant_id: int, number_id: str, turn: UUID | None, *, retries: bool = False) -> Turned:
+        """Send for about a second. The next turn is asked for before the last answers have come."""
+        state = _Turn(tenant_id, number_id, turn, retries)
+        ends = self._clock.monotonic() + self.policy.turn_s
+        tasks: set[asyncio.Task[None]] = set()
+        queue: deque[Ready] = deque()
+        try:
+            while True:
+                queue = await self._claim(state)
+                found = len(queue)
+                await self._write_all(state, queue, tasks)
+                if state.ended:
+                    break
+                if self._clock.monotonic() >= ends:
+                    await self._hand_on(state)
+                    break
+                if not found:
+                    await asyncio.sleep(0.02)  # the number is full: answers make room
+        finally:
+            unsent = [self._recorder.settle(_settlement(state, one.row, "back")) for one in queue]
+            ended = await asyncio.gather(*tasks, *unsent, return_exceptions=True)
+        for error in ended:
+            if isinstance(error, BaseException):
+                raise error
+        return state.done
+
+    async def _hand_on(self, state: _Turn) -> None:
+        """The chain goes on in another job, so that others get a lane in between."""
+        state.done.more = True
+        async with self._database.worker() as tx:
+            if state.turn is not None:
+                await self._put(tx, state.tenant_id, state.number_id, state.turn)
+            else:
+                await self.ring_retries(tx, state.tenant_id)
+
+    async def _claim(self, state: _Turn) -> deque[Ready]:
+        now = self._clock.now()
+        state.claim = self._ids.new()
+        async with self._database.worker() as tx:
+            number = await store.lock_number(tx, state.tenant_id, state.number_id, state.turn, now)
+            if number is None or (state.turn is not None and not number.ours):
+                state.ended = True
+                return deque()
+            if number.paused or number.stopped:
+                await self._let_go(tx, state)
+                return deque()
+            self._set(state, number)
+            limit = min(number.per_second, state.pace or number.per_second, self.policy.in_flight)
+            await tx.execute(S.lock_counted, state.tenant_id, number.tier is not None)
+            rows = await store.claim(
+                tx, state.tenant_id, number, limit, retries=state.retries, now=now, claim=state.claim,
+                counted_since=now - ONE_DAY,
+            )  # fmt: skip
+            if len(rows) < limit:
+                due_at = await tx.fetchval(S.next_due, state.tenant_id, state.number_id, state.retries, now)
+                if due_at is None or due_at > now:
+                    await self._let_go(tx, state)
+                else:
+                    await self._hold(tx, state, now)
+            else:
+                await self._hold(tx, state, now)
+            mine = [row for row in rows if row.state == "claimed"]
+            words = await self._words(tx, state, mine)
+        for row in rows:
+            if row.state == "skipped":
+                metrics.MESSAGE_SKIPS.labels(row.reason).inc()
+                state.done.skipped += 1
+        return await self._filled(state, mine, words)
+
+    def _set(self, state: _Turn, number: NumberRow) -> None:
+        state.number = number
+        state.account = Account(state.tenant_id, number.number_id, number.waba_id, str(number.connection_id))
+        policy = self.policy
+        tiers = {"enterprise": policy.enterprise_per_second}
+        by_tier = tiers.get(number.tenant_tier, policy.standard_per_second)
+        state.pace = by_tier if number.tenant_pace is None else number.tenant_pace
+
+    async def _hold(self, tx: Tx, state: _Turn, now: datetime) -> None:
+        if state.turn is not None:
+            until = now + timedelta(seconds=self.policy.lease_s)
+            await tx.execute(S.hold_turn, state.tenant_id, state.number_id, state.turn, until)
+
+    async def _let_go(self, tx: Tx, state: _Turn) -> None:
+        """Nothing more now. In the transaction that saw so, the number's row locked: whoever rings later is heard."""
+        state.ended = True
+        if state.turn is not None:
+            await tx.execute(S.hold_turn, state.tenant_id, state.number_id, None, self._clock.now())
+
+    async def _words(
+        self, tx: Tx, state: _Turn, rows: Sequence[Claimed]
+    ) -> dict[UUID, tuple[Campaign, Template | None]]:
+        found: dict[UUID, tuple[Campaign, Template | None]] = {}
+        for campaign_id in {row.campaign_id for row in rows}:
+            campaign = await store.read_campaign(tx, state.tenant_id, campaign_id)
+            assert campaign is not None
+            used, template = campaign.content, None
+            if isinstance(used, UsedTemplate):
+                template = await store.read_template(
+                    tx, state.tenant_id, campaign.connection_id, used.name, used.language
+                )
+            found[campaign_id] = (campaign, template)
+        return found
+
+    async def _filled(
+        self, state: _Turn, rows: Sequence[Claimed], words: dict[UUID, tuple[Campaign, Template | None]]
+    ) -> deque[Ready]:
+        ready: deque[Ready] = deque()
+        skipped: list[Settlement] = []
+        for row in rows:
+            campaign, template = words[row.campaign_id]
+            content, why = _content(campaign, template, row.fields)
+            if content is None:
+                metrics.MESSAGE_SKIPS.labels(why).inc()
+                skipped.append(_settlement(state, row, "skipped", reason=why))
+            else:
+                ready.append(Ready(row, content))
+        state.done.claimed += len(ready)
+        state.done.skipped += len(skipped)
+        await asyncio.gather(*map(self._recorder.settle, skipped))
+        return ready
+
+    # --- writing
+
+    async def _write_all(self, state: _Turn, queue: deque[Ready], tasks: set[asyncio.Task[None]]) -> None:
+        number = state.number
+        while queue:
+            assert number is not None
+            slots = await self._slots.take(min(len(queue), TOKENS))
+            batch = [queue[place] for place in range(slots)]
+            tokens = await self._pacer.take(
+                state.tenant_id, state.number_id, [one.row.address for one in batch], per_second=number.per_second,
+                tenant_per_second=state.pace,
+            )  # fmt: skip
+            self._slots.give(sum(answer != 0 for answer in tokens.each))
+            for one, answer in zip(batch, tokens.each, strict=True):
+                if answer < 0:
+                    break
+                queue.popleft()
+                if answer == 0:
+                    task = asyncio.create_task(self._send(state, one, state.claim))
+                    tasks.add(task)
+                    task.add_done_callback(tasks.discard)
+                else:
+                    due = self._clock.now() + timedelta(microseconds=answer)
+                    await self._recorder.settle(_settlement(state, one.row, "back", reason="pair_wait", due_at=due))
+            if tokens.wait_us:
+                await asyncio.sleep(tokens.wait_us / 1_000_000)
+
+    async def _send(self, state: _Turn, one: Ready, claim: UUID) -> None:
+        try:
+            await self._sent(state, one, claim)
+        finally:
+            self._slots.give(1)
+
+    async def _sent(self, state: _Turn, one: Ready, claim: UUID) -> None:
+        row = one.row
+        assert state.number is not None
+        assert state.account is not None
+        if not await self._recorder.attempt(state.tenant_id, row.message_id, claim):
+            await self._recorder.settle(_settlement(state, row, "back", claim=claim))
+            return
+        await self._pacer.gate(state.tenant_id, state.number_id, state.number.per_second)
+        began = self._clock.monotonic()
+        if row.attempts == 0:
+            metrics.MESSAGE_WAIT_SECONDS.observe(max((self._clock.now() - row.created_at).total_seconds(), 0.0))
+        state.done.begun += 1
+        try:
+            message = Message(row.address.lstrip("+"), one.content, str(row.message_id))
+            outcome = await self._provider.send(state.account, message)
+        except (Invalid, Broken) as error:  # before a byte was written: our own data is at fault
+            await self._recorder.settle(_settlement(state, row, "failed", reason=error.code.lower(), claim=claim))
+            return
+        sent = Sent(state.tenant_id, state.number_id, row.campaign_id, row.address, row.attempts + 1, began)
+        verdict = await self._judge.judged(sent, outcome)
+        await self._recorder.settle(_settlement(state, row, verdict.kind, claim=claim, **verdict.rest()))
+
+
+def _content(campaign: Campaign, template: Template | None, fields: dict[str, Any]) -> tuple[Content | None, str]:
+    if not isinstance(campaign.content, UsedTemplate):
+        return campaign.plain(), ""
+    if template is None:
+        return None, "template_gone"
+    filled = fill(template, campaign.bound, fields)
+    if isinstance(filled, Filled):
+        return filled.send, ""
+    return None, "variable_missing" if isinstance(filled, Missing) else "text_too_long"
+
+
+def _settlement(state: _Turn, row: Claimed, kind: str, *, claim: UUID | None = None, **rest: Any) -> Settlement:
+    return Settlement(state.tenant_id, row.message_id, claim or state.claim, kind, number_id=state.number_id, **rest)

@@ -1,0 +1,119 @@
+"""What an answer means for its message: an outcome that is kept, and what follows for others before it is."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from handbill.infra.postgres import Database
+from handbill.kit.clock import Clock
+from handbill.messaging.consequences import About, Consequences
+from handbill.messaging.errors import Action, Verdict, by_outcome, rule_for
+from handbill.messaging.model import Accepted, Outcome, Refused
+from handbill.messaging.store import S
+
+TRIES = {Action.WAIT_SECONDS: 8, Action.WAIT_PAIR: 6, Action.WAIT_DAY: 3}
+"""How often one message is tried, by what the last refusal asks for. The one retry policy: no queue multiplies it."""
+ODD_CODES = 20
+"""So many refusals in a row with one code that no rule knows: the campaign is at fault, not the people."""
+OTHERS = (Action.PAUSE_NUMBER, Action.PAUSE_CAMPAIGN, Action.PAUSE_TENANT, Action.SUPPRESS)
+THROTTLED, UNDELIVERABLE = 130429, 131026
+REMEMBERED = 10_000
+
+
+class Sent(msgspec.Struct, frozen=True):
+    """What was sent, and when it began by the monotonic clock."""
+
+    tenant_id: int
+    number_id: str
+    campaign_id: UUID
+    address: str
+    attempt: int
+    began: float
+
+
+class Judged(msgspec.Struct, frozen=True):
+    """The kind of settlement (dispatch.sql), and its words."""
+
+    kind: str
+    wamid: str | None = None
+    reason: str | None = None
+    code: int | None = None
+    details: str | None = None
+    due_at: datetime | None = None
+
+    def rest(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__struct_fields__ if name != "kind"}
+
+
+class Judge:
+    def __init__(self, database: Database, consequences: Consequences, clock: Clock) -> None:
+        self._database = database
+        self._consequences = consequences
+        self._clock = clock
+        self._throttles: dict[tuple[int, str], tuple[int, float]] = {}
+        self._odd: dict[UUID, tuple[int, int]] = {}
+
+    async def judged(self, sent: Sent, outcome: Outcome) -> Judged:
+        if isinstance(outcome, Accepted):
+            self._throttles.pop((sent.tenant_id, sent.number_id), None)
+            self._odd.pop(sent.campaign_id, None)
+            return Judged("accepted", wamid=outcome.wamid)
+        code = outcome.code if isinstance(outcome, Refused) else None
+        details = outcome.details if isinstance(outcome, Refused) else None
+        verdict = by_outcome(outcome, hits=await self._hits(sent, code), attempt=sent.attempt)
+        assert verdict is not None
+        verdict = self._oddly(sent, code, verdict)
+        if verdict.action in OTHERS:
+            about = About(sent.tenant_id, sent.campaign_id, sent.number_id, "whatsapp", sent.address, code)
+            async with self._database.worker() as tx:
+                await self._consequences.apply(tx, verdict, about)
+        kind, due_at = self._next(verdict, sent.attempt, code)
+        return Judged(kind, reason=verdict.reason, code=code, details=details, due_at=due_at)
+
+    def _next(self, verdict: Verdict, attempt: int, code: int | None) -> tuple[str, datetime | None]:
+        action, now = verdict.action, self._clock.now()
+        if action is Action.UNKNOWN:
+            return "unknown", None
+        if action in TRIES:
+            if attempt >= TRIES[action]:
+                return "failed", None
+            return "again", now + timedelta(seconds=verdict.wait_s)
+        if action is Action.PAUSE_NUMBER:
+            return "again", self._consequences.number_free_at(verdict, code)
+        if action in (Action.PAUSE_CAMPAIGN, Action.PAUSE_TENANT):
+            return "again", now
+        return "failed", None
+
+    async def _hits(self, sent: Sent, code: int | None) -> int:
+        """How often in a row. Requests that were under way together when the number was throttled count as one."""
+        if code == THROTTLED:
+            key = (sent.tenant_id, sent.number_id)
+            hits, since = self._throttles.get(key, (0, -1.0))
+            if sent.began > since:
+                hits, since = hits + 1, self._clock.monotonic()
+            if len(self._throttles) > REMEMBERED:
+                self._throttles.clear()
+            self._throttles[key] = (hits, since)
+            return hits
+        if code == UNDELIVERABLE:
+            async with self._database.worker() as tx:
+                now = self._clock.now()
+                return int(await tx.fetchval(S.undeliverable_hit, sent.tenant_id, "whatsapp", sent.address, now))
+        return 1
+
+    def _oddly(self, sent: Sent, code: int | None, verdict: Verdict) -> Verdict:
+        """The same unknown code again and again is no fault of the people: the campaign is paused."""
+        if code is None or rule_for(code) is not None or verdict.action is not Action.FAIL:
+            return verdict
+        known, count = self._odd.get(sent.campaign_id, (code, 0))
+        count = count + 1 if known == code else 1
+        if len(self._odd) > REMEMBERED:
+            self._odd.clear()
+        self._odd[sent.campaign_id] = (code, count)
+        if count < ODD_CODES:
+            return verdict
+        return msgspec.structs.replace(verdict, action=Action.PAUSE_CAMPAIGN)

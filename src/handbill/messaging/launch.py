@@ -1,0 +1,93 @@
+"""Writing an audience down: one row per address, in pages, from where the last page ended. Repeating does nothing."""
+
+from __future__ import annotations
+
+import hashlib
+from uuid import UUID
+
+from handbill.infra.postgres import Database
+from handbill.jobs.service import Outbox
+from handbill.kit.clock import Clock
+from handbill.kit.errors import Conflict
+from handbill.kit.ids import Ids
+from handbill.kit.telemetry import logs
+from handbill.messaging import store
+from handbill.messaging.consequences import Consequences
+from handbill.messaging.dispatch import QUEUE, Dispatcher
+from handbill.messaging.plan import Campaign
+from handbill.messaging.ports import Contacts, Recipient
+from handbill.messaging.store import S
+
+_log = logs.get("messaging")
+PAGE = 1_000
+PAGES = 20
+"""Pages of one job: then the next job goes on, and other tenants have their turn in between."""
+
+
+class Launcher:
+    def __init__(
+        self,
+        database: Database,
+        outbox: Outbox,
+        contacts: Contacts,
+        dispatcher: Dispatcher,
+        consequences: Consequences,
+        clock: Clock,
+        ids: Ids,
+        page: int = PAGE,
+    ) -> None:
+        self._database = database
+        self._outbox = outbox
+        self._contacts = contacts
+        self._dispatcher = dispatcher
+        self._consequences = consequences
+        self._clock = clock
+        self._ids = ids
+        self._page = page
+
+    async def write(self, tenant_id: int, campaign_id: UUID) -> int:
+        """Some pages of the audience. How many rows were new."""
+        made = 0
+        for _ in range(PAGES):
+            count, done = await self._one(tenant_id, campaign_id)
+            made += count
+            if done:
+                return made
+        async with self._database.worker() as tx:
+            await self._outbox.put(tx, QUEUE, "launch", {"campaign_id": str(campaign_id)}, tenant_id=tenant_id)
+        return made
+
+    async def _one(self, tenant_id: int, campaign_id: UUID) -> tuple[int, bool]:
+        async with self._database.worker() as tx:
+            campaign = await store.read_campaign(tx, tenant_id, campaign_id)
+            after = await tx.fetchval(S.audience_cursor, tenant_id, campaign_id)
+        if campaign is None or campaign.state not in ("running", "paused") or campaign.audience_done:
+            return 0, True
+        try:
+            page = await self._contacts.audience(tenant_id, campaign.channel, campaign.audience, after, self._page)
+        except Conflict as error:  # the segment is gone, or its rules ask for what is not there
+            async with self._database.worker() as tx:
+                await self._consequences.pause_campaign(tx, tenant_id, campaign_id, f"audience_{error.code.lower()}")
+            return 0, True
+        rows = [(self._ids.new(), number_of(campaign, person.address), person) for person in _each(page.recipients)]
+        now = self._clock.now()
+        async with self._database.worker() as tx:
+            made = await store.insert_messages(tx, tenant_id, campaign, rows, now) if rows else 0
+            moved = await tx.fetchval(
+                S.audience_written, tenant_id, campaign_id, page.after, page.after is None, made, now, after
+            )
+            if moved is None:  # another worker wrote this page: its rows are the same as ours
+                return 0, False
+            await self._dispatcher.ring(tx, tenant_id)
+        return made, page.after is None
+
+
+def number_of(campaign: Campaign, address: str) -> str:
+    """The same person hears from the same number of a campaign, and the numbers share the people evenly."""
+    digest = hashlib.blake2b(address.encode(), digest_size=8).digest()
+    return campaign.numbers[int.from_bytes(digest, "big") % len(campaign.numbers)]
+
+
+def _each(people: list[Recipient]) -> list[Recipient]:
+    """Sorted by address, each address once: two contacts may share one."""
+    return sorted({person.address: person for person in reversed(people)}.values(), key=lambda one: one.address)

@@ -1,0 +1,103 @@
+"""Connections as values: what a person gives, what is shown, and the safe that keeps the secrets."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Protocol
+from uuid import UUID
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from handbill.messaging.model import Account, Channel, Credentials
+from handbill.messaging.plan import Digits, Name
+
+Secret = Annotated[str, Meta(min_length=1, max_length=2000, pattern=r"^[\x21-\x7e]+$")]
+
+
+class Safe(Protocol):
+    """Where secrets are kept: seals them for a row, and opens them for a call."""
+
+    def sealed(self, tenant_id: int, secret: str, credentials: Credentials) -> bytes: ...
+
+    def forget(self, tenant_id: int, secret: str) -> None: ...
+
+    def lend(self, tenant_id: int, secret: str, credentials: Credentials) -> None: ...
+
+    async def credentials(self, account: Account) -> Credentials: ...
+
+
+class NewConnection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The four values of a WhatsApp number, as its provider shows them."""
+
+    name: Name
+    waba_id: Digits
+    numbers: Annotated[list[Digits], Meta(min_length=1, max_length=100)]
+    token: Secret
+    app_secret: Secret
+    portfolio: Digits | None = None
+    """Accounts of one business share its tier: give the same id to all of them."""
+
+
+class ConnectionPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    name: Name | UnsetType = UNSET
+    portfolio: Digits | UnsetType = UNSET
+    token: Secret | UnsetType = UNSET
+    app_secret: Secret | UnsetType = UNSET
+    """The secret before it goes on proving webhooks for a day."""
+
+
+class NewNumber(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    number_id: Digits
+
+
+class NumberView(msgspec.Struct, frozen=True):
+    number_id: str
+    display: str
+    quality: str
+    per_second: int
+    tier: int | None
+    paused_until: datetime | None
+    pause_reason: str | None
+
+
+class Connection(msgspec.Struct, frozen=True):
+    connection_id: UUID
+    name: str
+    channel: Channel
+    waba_id: str
+    portfolio: str
+    numbers: list[NumberView]
+    webhook: str
+    """The path of this connection's webhook."""
+    verify_token: str
+    """What to give to the provider beside the webhook's address: it proves that the subscription is yours."""
+    version: int
+    created_at: datetime
+
+
+class TemplateView(msgspec.Struct, frozen=True):
+    connection_id: UUID
+    name: str
+    language: str
+    template_id: str
+    category: str
+    state: str
+    components: list[dict[str, object]]
+    named: bool
+    reason: str
+    changed_at: datetime
+
+
+class Switch(msgspec.Struct, frozen=True):
+    """Whether anything of this tenant is sent at all, and how fast."""
+
+    stopped: bool = False
+    reason: str | None = None
+    per_second: int | None = None
+    """Messages a second for the whole tenant; 0 is no limit but the numbers' own, null is what the tier says."""
+    updated_at: datetime | None = None
+
+
+class NewSwitch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    stopped: bool

@@ -1,0 +1,138 @@
+"""The face of this room: connections, campaigns, the sending of messages, and what comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from handbill.infra.outgoing import Outgoing
+from handbill.infra.postgres import Database, Tx
+from handbill.infra.redis import Keys, Redis
+from handbill.infra.state import StateTable
+from handbill.jobs.service import Outbox
+from handbill.kit.clock import Clock
+from handbill.kit.errors import NotFound
+from handbill.kit.ids import Ids
+from handbill.messaging.campaigns import Campaigns
+from handbill.messaging.connections import Connections
+from handbill.messaging.consequences import Consequences, Pauses
+from handbill.messaging.dispatch import Dispatcher, TurnPolicy
+from handbill.messaging.erasure import Erasure
+from handbill.messaging.fairness import Fairness
+from handbill.messaging.hearing import Hearing
+from handbill.messaging.hooks import HookDesk
+from handbill.messaging.hooks_out import Hooks
+from handbill.messaging.incoming import Incoming
+from handbill.messaging.keeper import Keeper, KeeperPolicy
+from handbill.messaging.launch import Launcher
+from handbill.messaging.limits import PAIR_KEPT, Pace
+from handbill.messaging.links import Safe
+from handbill.messaging.model import Account
+from handbill.messaging.pacer import Pacer
+from handbill.messaging.ports import AudiencePage, Contacts, Recipient
+from handbill.messaging.providers.port import Provider
+from handbill.messaging.providers.vault import Seal
+from handbill.messaging.recorder import Recorder
+from handbill.messaging.store import S
+from handbill.tenants.service import Audit
+
+__all__ = [
+    "STATE", "AudiencePage", "Contacts", "KeeperPolicy", "MessagingPolicy", "MessagingService", "Pauses", "Recipient",
+    "TurnPolicy", "load_sealed",
+]  # fmt: skip
+
+STATE = (
+    StateTable("messaging.switches", ("tenant_id",), frozenset({"updated_at"})),
+    StateTable("messaging.connections", ("tenant_id", "connection_id"), frozenset({"updated_at", "sealed"})),
+    StateTable(
+        "messaging.numbers", ("tenant_id", "number_id"), frozenset({"turn", "turn_until", "throttled", "updated_at"})
+    ),
+    StateTable("messaging.templates", ("tenant_id", "connection_id", "name", "language")),
+    StateTable("messaging.campaigns", ("tenant_id", "campaign_id"), frozenset({"updated_at", "spent"})),
+    StateTable("messaging.messages", ("tenant_id", "message_id"), frozenset({"claim"})),
+    StateTable("messaging.reached", ("tenant_id", "portfolio", "address")),
+    StateTable("messaging.undeliverable", ("tenant_id", "channel", "address")),
+    StateTable("messaging.inbound", ("tenant_id", "wamid")),
+    StateTable("messaging.preferences", ("tenant_id", "channel", "address")),
+    StateTable("messaging.alerts", ("tenant_id", "alert_key")),
+    StateTable("messaging.hooks", ("tenant_id", "hook_id"), frozenset({"sealed"})),
+    StateTable("messaging.hook_deliveries", ("tenant_id", "delivery_id"), frozenset({"finished_at"})),
+)
+"""The inbox of webhooks is left out: what it says is in the other tables once it was worked on."""
+
+
+class MessagingPolicy(msgspec.Struct, frozen=True):
+    turn: TurnPolicy = TurnPolicy()
+    keeper: KeeperPolicy = KeeperPolicy()
+    pauses: Pauses = Pauses()
+    pair: Pace = PAIR_KEPT
+
+
+class MessagingService:
+    def __init__(
+        self,
+        database: Database,
+        redis: Redis,
+        outbox: Outbox,
+        audit: Audit,
+        provider: Provider,
+        safe: Safe,
+        contacts: Contacts,
+        clock: Clock,
+        *,
+        verify_key: bytes,
+        seal: Seal,
+        outgoing: Outgoing,
+        policy: MessagingPolicy | None = None,
+        keys: Keys | None = None,
+        ids: Ids | None = None,
+    ) -> None:
+        policy = policy or MessagingPolicy()
+        ids = ids or Ids(clock)
+        self.provider = provider
+        self.hooks = Hooks(outbox, clock, ids)
+        self.pacer = Pacer(redis, keys or Keys(), clock, pair=policy.pair)
+        self.recorder = Recorder(database, outbox, clock)
+        self.consequences = Consequences(contacts, audit, self.hooks, clock, policy.pauses)
+        self.dispatcher = Dispatcher(
+            database, outbox, provider, self.pacer, self.recorder, self.consequences, clock, ids, policy.turn
+        )
+        self.keeper = Keeper(database, outbox, self.dispatcher, self.consequences, self.hooks, clock, policy.keeper)
+        self.launcher = Launcher(database, outbox, contacts, self.dispatcher, self.consequences, clock, ids)
+        self.campaigns = Campaigns(database, audit, contacts, self.dispatcher, self.keeper, clock, ids)
+        self.connections = Connections(
+            database, audit, provider, safe, self.dispatcher, self.hooks, self.consequences, outbox, clock, ids,
+            verify_key,
+        )  # fmt: skip
+        hearing = Hearing(contacts, self.consequences, self.hooks, outbox, clock)
+        self.incoming = Incoming(database, audit, safe, self.connections.verify_token, hearing, clock)
+        self.hook_desk = HookDesk(database, audit, self.hooks, seal, outgoing, clock, ids)
+        self.fairness = Fairness(database, clock)
+        self.erasure = Erasure(database, contacts)
+
+    async def start(self) -> None:
+        """Nothing to begin: connections are made when first needed."""
+
+    async def import_done(self, tx: Tx, tenant_id: int, body: dict[str, Any]) -> None:
+        """An import of contacts has ended, in this transaction: whoever wants to know is told."""
+        await self.hooks.announce(tx, tenant_id, "import.done", body)
+
+    async def stop(self) -> None:
+        await self.hook_desk.close()
+        await self.provider.close()
+
+
+def load_sealed(database: Database) -> Callable[[Account], Awaitable[bytes]]:
+    """Finds the sealed secret behind an account; the wiring hands it to the vault."""
+
+    async def load(account: Account) -> bytes:
+        async with database.tenant(account.tenant_id) as tx:
+            sealed = await tx.fetchval(S.read_sealed, account.tenant_id, UUID(account.secret))
+        if sealed is None:
+            raise NotFound("There is no such connection.", code="CONNECTION_NOT_FOUND")
+        return bytes(sealed)
+
+    return load

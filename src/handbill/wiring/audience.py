@@ -1,0 +1,58 @@
+"""The address book as messaging sees it: an adapter over the contacts' service and the segments."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import cast
+from uuid import UUID
+
+from handbill.contacts.model import Audience, Channel
+from handbill.contacts.model import Recipient as Contact
+from handbill.contacts.service import ContactsService, from_whatsapp
+from handbill.infra.postgres import Tx
+from handbill.messaging.plan import AudienceSpec
+from handbill.messaging.ports import AudiencePage, Recipient, Why
+from handbill.segments.service import SegmentsService
+
+ZONE_FIELDS = ("time_zone", "timezone", "zone")
+"""Attributes of a contact that may say where the person lives."""
+
+
+class AddressBook:
+    """A segment means people; a contact is one of them by its external id, which is a distinct id of the person."""
+
+    def __init__(self, contacts: ContactsService, segments: SegmentsService) -> None:
+        self._contacts = contacts
+        self._segments = segments
+
+    async def audience(
+        self, tenant_id: int, channel: str, spec: AudienceSpec, after: UUID | None, limit: int
+    ) -> AudiencePage:
+        chosen = Audience(tuple(spec.tags_any), tuple(spec.tags_all), tuple(spec.tags_none), tuple(spec.contact_ids))
+        page = await self._contacts.audience(tenant_id, cast(Channel, channel), chosen, after, limit)
+        kept = page
+        if spec.segment_id is not None:
+            names = [one.external_id for one in page if one.external_id]
+            inside = await self._segments.inside(tenant_id, spec.segment_id, names)
+            kept = [one for one in page if one.external_id in inside]
+        return AudiencePage([_recipient(one) for one in kept], page[-1].contact_id if len(page) == limit else None)
+
+    async def suppress(
+        self, tx: Tx, tenant_id: int, channel: str, address: str, why: Why, until: datetime | None, note: str
+    ) -> None:
+        await self._contacts.suppress(tenant_id, cast(Channel, channel), address, why, until, note=note, tx=tx)
+
+    async def opt_out(self, tx: Tx, tenant_id: int, channel: str, address: str, *, source: str, proof: str) -> None:
+        await self._contacts.opt_out(tenant_id, cast(Channel, channel), address, source=source, proof=proof, tx=tx)
+
+    async def opt_in(self, tx: Tx, tenant_id: int, channel: str, address: str, *, source: str, proof: str) -> None:
+        await self._contacts.opt_in(tenant_id, cast(Channel, channel), address, source=source, proof=proof, tx=tx)
+
+    def address(self, channel: str, wire: str) -> str:
+        return from_whatsapp(wire)
+
+
+def _recipient(one: Contact) -> Recipient:
+    fields = {**one.attributes, "name": one.name, "locale": one.locale}
+    zone = next((one.attributes[name] for name in ZONE_FIELDS if isinstance(one.attributes.get(name), str)), None)
+    return Recipient(one.contact_id, one.address, fields, zone)

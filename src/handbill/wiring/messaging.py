@@ -1,0 +1,94 @@
+"""Messaging, from the settings: the room itself, and the chores that come by the clock."""
+
+from __future__ import annotations
+
+import asyncio
+
+from handbill.infra.outgoing import Outgoing
+from handbill.infra.redis import Keys
+from handbill.jobs.chores import Loop
+from handbill.kit.pulse import Pulse
+from handbill.messaging.ports import Contacts
+from handbill.messaging.service import (
+    KeeperPolicy,
+    MessagingPolicy,
+    MessagingService,
+    Pauses,
+    TurnPolicy,
+    load_sealed,
+)
+from handbill.settings import Settings
+from handbill.tenants.seals import Sealer
+from handbill.wiring import providers, secrets
+from handbill.wiring.house import House
+
+SWEEP_S = 1.0
+IDLE_S = 0.2
+
+
+def policy(settings: Settings) -> MessagingPolicy:
+    given = settings.messaging
+    return MessagingPolicy(
+        turn=TurnPolicy(
+            turn_s=given.turn_ms / 1000,
+            lease_s=given.lease_s,
+            standard_per_second=given.standard_per_second,
+            enterprise_per_second=given.enterprise_per_second,
+            in_flight=given.graph_connections,
+        ),
+        keeper=KeeperPolicy(
+            claim_s=given.claim_s,
+            answer_s=given.unanswered_s,
+            unknown_h=given.unknown_hours,
+            per_poll=given.campaigns_per_poll,
+            per_tenant=given.campaigns_per_tenant,
+        ),
+        pauses=Pauses(throttled_s=given.number_pause_s),
+    )
+
+
+def service(house: House, contacts: Contacts) -> MessagingService:
+    settings = house.settings
+    vault = providers.vault(settings, load_sealed(house.database), house.clock)
+    return MessagingService(
+        house.database,
+        house.redis,
+        house.jobs.outbox,
+        house.tenants.audit,
+        providers.whatsapp(settings, vault),
+        vault,
+        contacts,
+        house.clock,
+        verify_key=secrets.derived(settings, "webhook verify tokens"),
+        seal=Sealer(secrets.derived(settings, "hooks")),
+        outgoing=Outgoing(insecure=settings.messaging.hooks_insecure, timeout_s=10),
+        policy=policy(settings),
+        keys=Keys(),
+    )
+
+
+class MessageSweep(Loop):
+    """Frees claims of workers that are gone, calls attempts without an answer unknown, and rings where work lies."""
+
+    def __init__(self, house: House) -> None:
+        super().__init__("message-sweep")
+        self._messaging = house.messaging
+
+    async def turn(self) -> None:
+        await self._messaging.keeper.sweep()
+        await asyncio.sleep(SWEEP_S)
+
+
+class WebhookWork(Loop):
+    """Works on webhooks that were kept, a batch at a time."""
+
+    def __init__(self, house: House, pulse: Pulse) -> None:
+        super().__init__("webhook-work", pulse)
+        self._messaging = house.messaging
+
+    async def turn(self) -> None:
+        worked = await self._messaging.incoming.work()
+        self._pulse.processed(worked)
+        self.ready.set()
+        if not worked:
+            await asyncio.sleep(IDLE_S)
