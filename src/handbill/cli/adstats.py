@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 ACTOR = "cli"
 POLL_S = 0.5
 
-SellerArgument = Annotated[str, typer.Argument(metavar="SELLER", help="The tenant: its public id or its number.")]
+SellerArgument = Annotated[str, typer.Argument(metavar="SELLER", help="The tenant: its slug, number or public id.")]
 adstats = typer.Typer(no_args_is_help=True, help="Ad figures: sync, backfill, rebuild, explain.")
 
 
@@ -109,9 +109,12 @@ def rebuild(
 
 
 async def _tenant(house: House, seller: str) -> int:
-    if seller.isdigit() and len(seller) < 10:
-        return (await house.tenants.get_tenant(int(seller)))[0].tenant_id
-    found = await house.adstats.tenant_of(_uuid(seller))
+    """By the public id that stands in job ids and logs, or as everywhere else by slug or number."""
+    try:
+        public = UUID(seller)
+    except ValueError:
+        return (await house.tenants.find_tenant(seller)).tenant_id
+    found = await house.adstats.tenant_of(public)
     if found is None:
         raise NotFound(f"There is no tenant {seller}.", code="TENANT_NOT_FOUND")
     return found
