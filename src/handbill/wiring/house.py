@@ -9,9 +9,11 @@ from uuid import UUID
 
 from handbill.banners.service import BannersService, Catalogue, CatalogueBook, ShowPolicy, ThrottlePolicy
 from handbill.caps.service import CapsService
+from handbill.events.accepted import Accepted
 from handbill.events.capture import Capture, CapturePolicy
 from handbill.events.capture_limits import Allowance, Limits
 from handbill.events.edge import Edge, EdgePolicy
+from handbill.events.entries import Entries
 from handbill.events.forgetting import Forgetting
 from handbill.events.service import EventsService
 from handbill.infra.clickhouse import ClickHouse
@@ -27,11 +29,12 @@ from handbill.jobs.breaker import Breaker
 from handbill.jobs.pressure import PressureLimits
 from handbill.jobs.service import JobsService, RelayPolicy
 from handbill.kit.telemetry import logs
+from handbill.people.overrides import Overrides
 from handbill.people.service import PeopleService
 from handbill.segments.service import SegmentsService
 from handbill.settings import Settings
 from handbill.tenants.service import TenantService
-from handbill.wiring import addresses, schema, secrets
+from handbill.wiring import addresses, schema, secrets, shipping
 
 _log = logs.get("wiring")
 
@@ -69,20 +72,20 @@ class House:
         self.catalogue = Catalogue(self.database, self.redis, self.clock)
         self.caps = CapsService(self.redis, self.database, CatalogueBook(self.catalogue), self.clock)
         self.people = PeopleService(
-            self.database, self.redis, self.tenants.audit, self.clock, followers=[self.caps.regrouped]
+            self.database,
+            self.redis,
+            self.tenants.audit,
+            self.clock,
+            followers=[self.caps.regrouped],
+            overrides=Overrides(self.database, self.clickhouse),
         )
         self.caps.follow(self.people.groups)
         self.segments = SegmentsService(self.database, self.redis, self.tenants, self.clock)
         self.insights = _insights(self)
         self.banners = _banners(self)
-        self.tenants.erasures.join("caps", self.caps.erase, self.caps.export)
-        self.tenants.erasures.join("banners", self.banners.erasure.erase, self.banners.erasure.export)
-        self.tenants.erasures.join("segments", self.segments.erasure.erase, self.segments.erasure.export)
-        self.tenants.erasures.join("parked", self.events.dead.erase, self.events.dead.export)
-        history = Forgetting(self.database, self.clickhouse)
-        self.tenants.erasures.join("history", history.erase, history.export)
-        self.tenants.erasures.join("people", self.people.erase, self.people.export, last=True)
-        self.tenants.erasures.siblings = self.people.siblings
+        self.events.dead.reread = Entries(self.tenants, self.clock).again
+        self.events.dead.reship = shipping.reshipping(self)
+        _erasures(self)
 
         self._core: tuple[tuple[str, Part], ...] = (
             ("postgres", self.database),
@@ -133,6 +136,27 @@ class House:
                 await part.stop()
             except Exception as error:  # noqa: BLE001 - one part's failure must not keep the next from stopping
                 _log.error("stop-failed", part=name, error=f"{type(error).__name__}: {error}")
+
+
+def _erasures(house: House) -> None:
+    """Every room that keeps something about people, in the order in which they are asked.
+
+    Parked events come before the history, where they may be on their way to; people last, who know which ids are one.
+    """
+    erasures, history = house.tenants.erasures, Forgetting(house.database, house.clickhouse)
+    accepted = Accepted(house.database, house.journal, house.lanes)
+
+    async def settled(tenant_id: int) -> None:
+        await accepted.counted()
+        await house.people.keeper.settle(tenant_id)
+
+    erasures.join_whole("caps", house.caps.erase, house.caps.export)
+    erasures.join_whole("banners", house.banners.erasure.erase, house.banners.erasure.export)
+    erasures.join_whole("segments", house.segments.erasure.erase, house.segments.erasure.export)
+    erasures.join_whole("parked", house.events.dead.erase, house.events.dead.export)
+    erasures.join_whole("history", history.erase, history.export)
+    erasures.join_whole("people", house.people.erase, house.people.export, last=True)
+    erasures.settled, erasures.siblings = settled, house.people.siblings
 
 
 def build(settings: Settings) -> House:

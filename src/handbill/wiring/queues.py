@@ -24,7 +24,7 @@ JOBS = {
     "cron.rollup_dirty": "Recount past days that late events touched.",
     "cron.stats_audit": "Compare a few days of the stats with a recount, and look for days that were never rolled up.",
     "cron.parked_heal": "Send events that the database refused through the pipeline again, three times at most.",
-    "cron.retention": "Make months ahead, drop months nobody needs, forget keys past the horizon.",
+    "cron.retention": "Make months ahead, drop months nobody needs, forget keys past the horizon and replayed events.",
 }
 """The jobs of the queue `system`, each started by the clock."""
 
@@ -68,6 +68,7 @@ class SystemTasks:
 
     async def retention(self, job: Job, ctx: Any) -> int:
         await self._events.forget_keys(self._clock.now())
+        await self._events.forget_replayed(self._clock.now())
         await self._history.run()
         return len((await self._banners.retention.run()).dropped)
 
