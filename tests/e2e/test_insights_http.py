@@ -281,7 +281,10 @@ async def test_from_a_clients_call_to_a_persons_page(
     env = {**handbill_env, "HANDBILL_CLICKHOUSE__URL": engines.clickhouse_url, "HANDBILL_EVENTS__SHIP_WAIT_S": "0.1"}
     async with process("worker", env=env) as worker:
         await worker.log(event="worker-ready")
-        told = await eventually(lambda: explained("m-1"))
+        try:
+            told = await eventually(lambda: explained("m-1"))
+        except AssertionError as error:
+            raise AssertionError(worker.tail()) from error
         assert (told["outcome"], told["kind"]) == ("counted", "capture")
         assert told["person_id"] == str(person_id(tenant, "phone"))
         await send(

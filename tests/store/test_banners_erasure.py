@@ -38,8 +38,8 @@ async def test_a_person_is_forgotten_and_stays_counted(database: Database, redis
         await house.drained()
 
         erasures = house.tenants.erasures
-        erasures.join("caps", house.caps.erase, house.caps.export)
-        erasures.join("banners", house.banners.erasure.erase, house.banners.erasure.export)
+        erasures.join_whole("caps", house.caps.erase, house.caps.export)
+        erasures.join_whole("banners", house.banners.erasure.erase, house.banners.erasure.export)
         told = await erasures.export(tenant, "ann", actor="test")
         rows = {table: len(found) for tables in told.rooms.values() for table, found in tables.items()}
         assert rows == {

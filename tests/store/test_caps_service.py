@@ -167,7 +167,7 @@ async def test_scopes_without_limits_keep_nothing(house: CapsHouse) -> None:
 
 async def test_erasing_forgets_who_it_was_and_keeps_the_count(house: CapsHouse, engines: Engines) -> None:
     await house.commit(house.view("a"), house.view("b", user="bob"))
-    cleared = await house.caps.erase(house.tenant, "ann")
+    cleared = await house.caps.erase(house.tenant, ["ann"])
     assert cleared == {"caps.user_views": 1, "caps.cap_totals": 1, "caps.cap_archive": 0, "caps.users": 1}
     assert await house.raw() == b""
     owner = await asyncpg.connect(engines.postgres_url)
@@ -176,7 +176,7 @@ async def test_erasing_forgets_who_it_was_and_keeps_the_count(house: CapsHouse, 
     finally:
         await owner.close()
     assert sorted(row["user_id"] for row in rows) == ["", "bob"]
-    assert sum((await house.caps.erase(house.tenant, "ann")).values()) == 0
+    assert sum((await house.caps.erase(house.tenant, ["ann"])).values()) == 0
 
 
 class Model:

@@ -117,7 +117,7 @@ async def test_a_lifetime_of_campaigns_and_devices_outlives_their_rows(house: Ca
     caps = await house.look(house.viewer(), lasting)
     assert caps.verdict(lasting, house.clock.now_ms()).next_eligible_at is None
     assert caps.seen(By.USER, CAMPAIGN) == caps.seen(By.DEVICE, BANNER) == 3
-    cleared = await house.caps.erase(house.tenant, "ann")
+    cleared = await house.caps.erase(house.tenant, ["ann"])
     assert cleared["caps.cap_archive"] == 2
 
 

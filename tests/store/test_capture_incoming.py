@@ -7,12 +7,15 @@ import uuid
 from collections import Counter
 from typing import Any
 
+from handbill.events.entries import Entries
 from handbill.events.incoming import Incoming
 from handbill.events.model import CapturedEvent, EdgeKind, decode
+from handbill.events.service import Chosen
 from handbill.infra.journal.port import START
 from handbill.infra.postgres import Database
 from handbill.infra.redis import Redis
 from handbill.infra.sqlfiles import Sql
+from tests.conftest import MakeTenant
 from tests.kit.captured import new_sender
 from tests.kit.crashes import enumerate_points
 from tests.kit.loop import Loop, loop
@@ -21,6 +24,8 @@ _PARKED = Sql(
     "select tenant_id, event_id, reason, body from events.parked where lane = $1 order by event_id",
     "test_parked", "tests", "a stream is one test's own",
 )  # fmt: skip
+_IDS = Sql("select id, event_id from events.parked where lane = $1", "test_ids", "tests", "a stream is one test's own")
+_OWNED = Sql("update events.parked set tenant_id = $2 where id = $1", "test_owned")
 _DROPS = Sql(
     "select reason, sum(events)::int as events from events.drops where tenant_id = $1 group by reason",
     "test_drops", "tests", "",
@@ -134,3 +139,34 @@ async def test_a_second_reader_waits_while_the_first_is_alive(database: Database
         await add(redis, stream, project_id=tenant, event="seen", distinct_id="ada")
         assert await second.drain() == 0
         assert await first.drain() == 1
+
+
+async def test_a_parked_entry_comes_back_as_it_came(
+    database: Database, redis: Redis, make_tenant: MakeTenant, tenant: int
+) -> None:
+    """Its project exists by now, and it keeps its time and its id. What is another's, or still bad, stays."""
+    stream, slug = f"in-{uuid.uuid4().hex}", f"t-{uuid.uuid4().hex}"
+    async with loop(database, redis) as here:
+        before = here.clock.now_ms()
+        first = await add(redis, stream, project_id=slug, event="seen", distinct_id="ada", plan="pro")
+        second = await add(redis, stream, project_id=slug, event="seen", distinct_id="ada", uuid="u-2")
+        await add(redis, stream, project_id=slug, event="seen", distinct_id="null", event_id="e-3")
+        await reader(here, stream).drain()
+        owner = await make_tenant(slug=slug)
+        here.events.dead.reread = Entries(here.tenants, here.clock).again
+        async with database.worker() as tx:
+            ids = {row["event_id"]: row["id"] for row in await tx.fetch(_IDS, stream)}
+            assert ids.keys() == {f"incoming:{first}", "u-2", "e-3"}
+            await tx.execute(_OWNED, ids["u-2"], tenant)
+        done = await here.events.dead.replay(Chosen(None, ids=tuple(ids.values())))
+        assert (done.matched, done.sent, done.unreadable) == (3, 1, 2)
+        async with database.worker() as tx:
+            await tx.execute(_OWNED, ids["u-2"], owner)
+        assert (await here.events.dead.replay(Chosen(owner))).sent == 1
+        by_id = {event.id: event for event in await captured(here)}
+        assert by_id.keys() == {f"incoming:{first}", "u-2"}
+        for entry, event in ((first, by_id[f"incoming:{first}"]), (second, by_id["u-2"])):
+            assert (event.tenant, event.distinct_id, event.dialect) == (owner, "ada", "incoming")
+            assert event.received in (int(entry.partition("-")[0]), event.at)
+            assert before <= event.received + 1_000
+        assert json.loads(by_id[f"incoming:{first}"].properties) == {"$extra": {"plan": "pro"}}

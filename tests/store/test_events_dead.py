@@ -13,7 +13,7 @@ from handbill.events.batch import Parked
 from handbill.events.dead import CAREFUL, CIRCUIT, HEALED_TRIES
 from handbill.events.model import CapturedEvent, Edge, EdgeKind, Impression, Row, encode
 from handbill.events.reasons import Reason
-from handbill.events.service import Chosen, OnFailure
+from handbill.events.service import REPLAYED_DAYS, Chosen, OnFailure
 from handbill.events.store import EventStore
 from handbill.infra.postgres import Database, PostgresError, Tx
 from handbill.infra.redis import Redis
@@ -27,6 +27,7 @@ from tests.kit.loop import Loop, loop
 WAITING = Sql("select count(*) from events.parked where tenant_id = $1 and replayed_at is null", "waiting")
 ROWS = Sql("select count(*) from banners.banner_impressions where tenant_id = $1", "rows")
 AGE = Sql("update events.parked set parked_at = parked_at - $2::interval where tenant_id = $1", "age")
+SENT = Sql("update events.parked set replayed_at = now() - $3::interval where tenant_id = $1 and event_id = $2", "sent")
 AUDITED = Sql("select action, actor, after from tenants.audit_log where tenant_id = $1 order by audit_id", "audited")
 
 
@@ -199,7 +200,7 @@ async def test_an_erasure_takes_whole_ids_and_also_what_was_sent_again(
         ]  # fmt: skip
         assert msgspec.json.encode(told)
         assert await dead.export(tenant, "7", 2) == {"events.parked": told[:2]}
-        assert await dead.erase(tenant, "7") == {"events.parked": 4}
+        assert await dead.erase(tenant, ["7"]) == {"events.parked": 4}
         async with database.tenant(tenant) as tx:
             left = await dead._reader.parked(tx, tenant, None, True, None, 10)
         assert [row.event_id for row in left] == ["e1", "e5"]
@@ -229,3 +230,15 @@ async def test_what_only_clickhouse_lacks_is_not_sent_to_be_a_copy(
         done = await house.events.dead.replay(Chosen(tenant))
         assert (done.matched, done.sent, done.unshipped) == (1, 0, 1)
         assert await count(database, WAITING, tenant) == 1, "its bytes wait for a way of their own"
+
+
+async def test_what_was_sent_again_long_ago_is_forgotten(database: Database, redis: Redis, tenant: int) -> None:
+    async with loop(database, redis, main=1) as house:
+        rows = [Parked(tenant, "capture", f"e{n}", Reason.REJECTED, "", b"x") for n in range(3)]
+        async with database.worker() as tx:
+            await EventStore().park(tx, rows, "0", Ids())
+            await tx.execute(SENT, tenant, "e0", timedelta(days=REPLAYED_DAYS + 1))
+            await tx.execute(SENT, tenant, "e1", timedelta(days=REPLAYED_DAYS - 1))
+        await house.events.forget_replayed(house.clock.now(), most=1)
+        left = await house.events.parked(tenant, reason=None, replayed=True, after=None, limit=10)
+        assert [row.event_id for row in left] == ["e1", "e2"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Sequence
 from datetime import timedelta
 
 import pytest
@@ -14,13 +15,13 @@ from handbill.events import lanes as lane_runs
 from handbill.events.batch import Batch
 from handbill.events.consumer import Consumer
 from handbill.events.edge import EdgePolicy
-from handbill.events.model import Impression
+from handbill.events.model import Impression, Row
 from handbill.events.pipeline.commit import Commit, LaneLost
 from handbill.events.pipeline.steps import STEPS
 from handbill.events.policy import ConsumerPolicy
 from handbill.events.store import EventStore
 from handbill.infra.journal.spill import SpillPolicy
-from handbill.infra.postgres import Database
+from handbill.infra.postgres import Database, PostgresError, Tx
 from handbill.infra.redis import Redis
 from handbill.infra.sqlfiles import Sql
 from handbill.kit.errors import Throttled
@@ -235,3 +236,31 @@ async def test_the_edge_sheds_when_the_lanes_are_too_far_behind(database: Databa
         book = ledger.Ledger()
         book.note([*sent, Impression(tenant, "late", now, now, shop.banners[0])])
         await ledger.check(database, book)
+
+
+class Poisoned:
+    """A sink whose projection PostgreSQL refuses, whenever it is asked."""
+
+    async def prepare(self, rows: Sequence[Row]) -> None:
+        """Nothing must be there."""
+
+    async def write(self, tx: Tx, rows: Sequence[Row], lane: int) -> None:
+        """Nothing to write."""
+
+    async def project(self, survivors: Sequence[Row], refused: Sequence[Row]) -> None:
+        raise PostgresError("a value that no folding takes", sqlstate="22003", constraint=None, statement="fold")
+
+
+async def test_a_projection_that_is_refused_for_good_does_not_stop_the_lane(
+    database: Database, redis: Redis, tenant: int
+) -> None:
+    async with loop(database, redis, main=1) as house:
+        shop = await house.shop(tenant)
+        consumer = await house.consumer(QUICK, start=False)
+        consumer._sinks = (Poisoned(), *consumer._sinks)
+        await consumer.start()
+        for number in range(3):
+            now = house.clock.now_ms()
+            await house.events.accept([Impression(tenant, f"e{number}", now, now, shop.banners[0])])
+            await house.drained()
+        assert "a value that no folding takes" in str(consumer._pulse.last_error)

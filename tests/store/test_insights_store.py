@@ -21,7 +21,7 @@ from handbill.infra.redis import Redis
 from handbill.insights import service as room
 from handbill.insights.compile import Compiled
 from handbill.insights.model import EventRow, Filter, SearchQuery, TrendsQuery
-from handbill.insights.onlooker import ENTRIES, Onlooker
+from handbill.insights.onlooker import ENTRIES, Glance, Onlooker
 from handbill.insights.periods import midnight
 from handbill.insights.service import InsightsService
 from handbill.insights.store import Bounds, EventStoreReader
@@ -174,3 +174,21 @@ async def test_tails_end_when_the_process_stops(redis: Redis, tenant: int) -> No
         await tails.stop()
         assert await soon(waiting) is None
     assert len(tails) == 0
+
+
+async def test_one_bad_look_ends_no_tail(redis: Redis, tenant: int) -> None:
+    class Odd(Onlooker):
+        looks = 0
+
+        async def look(self, lane: str) -> Glance:
+            self.looks += 1
+            if self.looks == 1:
+                raise ValueError("bytes that nobody expects")
+            return Glance([CapturedEvent(tenant, "e", 1, 1, "seen", "ada", "own")])
+
+    tails = Tails(Odd(redis, ["0"]))
+    async with tails.opened(tenant, Wanted()) as tail:
+        assert await soon(tail.next(60)) == ([], True), "something was not shown"
+        found = await soon(tail.next(60))
+        assert found is not None
+        assert found[0][0].event == "seen"

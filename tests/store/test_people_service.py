@@ -159,9 +159,9 @@ async def test_an_erased_id_is_gone_and_the_others_are_as_without_it(
     told = await people.export(tenant, "id3", 1_000)
     assert told["people.properties"]
     assert told["people.person_edges"]
-    cleared = await people.erase(tenant, "id3")
+    cleared = await people.erase(tenant, ["id3"])
     assert cleared["people.distinct_ids"] == 1
-    assert sum((await people.erase(tenant, "id3")).values()) == 0
+    assert sum((await people.erase(tenant, ["id3"])).values()) == 0
     rest = [each for each in events if each.distinct_id != "id3" and (each.edge is None or each.edge.other != "id3")]
     await commit(database, never, rest)
     await people.keeper.settle(never)

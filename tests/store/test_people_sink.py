@@ -8,10 +8,11 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from datetime import timedelta
 
 import msgspec
+import pytest
 
 from handbill.events.model import CapturedEvent, Row, encode, key
 from handbill.events.model import Edge as SaidEdge
-from handbill.infra.postgres import Database
+from handbill.infra.postgres import Database, PostgresError
 from handbill.kit import crashpoints
 from handbill.kit.errors import Busy
 from handbill.people.keeper import Keeper
@@ -97,6 +98,30 @@ async def test_what_a_dead_process_left_is_mended(database: Database, tenant: in
     assert [ids for each, ids in heard if each == tenant] == [["phone", "zoe"]]
     await keeper.settle(tenant)
     assert len([ids for each, ids in heard if each == tenant]) == 1
+
+
+async def test_the_poison_of_one_tenant_keeps_nobody_else_from_being_mended(
+    database: Database, make_tenant: MakeTenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    poisoned, tenant = sorted([await make_tenant(), await make_tenant()])
+    for each in (poisoned, tenant):
+        login = said(each, "e2", 2, "$identify", "zoe", edge=SaidEdge(EdgeKind.IDENTIFY, "phone"))
+        await commit(database, each, [said(each, "e1", 1, "see", "phone"), login])
+    keeper = Keeper(database)
+    fold = keeper.folder.fold
+
+    async def folded(tenant_id: int) -> int:
+        if tenant_id == poisoned:
+            raise PostgresError("no", sqlstate="22012", constraint=None, statement="set_people")
+        return await fold(tenant_id)
+
+    monkeypatch.setattr(keeper.folder, "fold", folded)
+    assert await keeper.mend(timedelta(seconds=-1)) >= 1
+    assert (await state(database, tenant))["unfolded"] == []
+    assert (await state(database, poisoned))["unfolded"] != []
+    monkeypatch.undo()
+    await keeper.mend(timedelta(seconds=-1))
+    assert (await state(database, poisoned))["unfolded"] == []
 
 
 async def test_many_lanes_and_processes_on_one_crowd_give_the_people_of_one(

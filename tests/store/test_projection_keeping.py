@@ -98,7 +98,7 @@ async def test_who_is_erased_leaves_no_trace(room: Room) -> None:
     await room.kept()
     told = await room.segments.erasure.export(room.tenant, "ann", 10)
     assert [row["name"] for row in told["segments.segment_members"]] == ["All"]
-    assert await room.segments.erasure.erase(room.tenant, "ann") == {"segments.segment_members": 1}
+    assert await room.segments.erasure.erase(room.tenant, ["ann"]) == {"segments.segment_members": 1}
     await room.people({"ann": {"plan": "free"}})  # a last word before the person itself is erased
     await room.kept()
     async with room.database.worker() as tx:

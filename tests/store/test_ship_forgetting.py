@@ -52,9 +52,9 @@ async def test_the_name_goes_and_the_count_stays(
         told = (await forgetting.export(tenant, who, 1_000))["clickhouse.events"]
         assert sorted(row["event_id"] for row in told) == theirs
         (_, rows, people) = (await clickhouse.query(NAMED, {"t": tenant, "n": who}))[0]
-        assert await forgetting.erase(tenant, who) == {"clickhouse.events": len(theirs)}
+        assert await forgetting.erase(tenant, [who]) == {"clickhouse.events": len(theirs)}
         assert (await clickhouse.query(NAMED, {"t": tenant, "n": who}))[0] == (0, rows, people)
-        assert await forgetting.erase(tenant, who) == {"clickhouse.events": 0}, "it may be asked for again"
+        assert await forgetting.erase(tenant, [who]) == {"clickhouse.events": 0}, "it may be asked for again"
         assert (await forgetting.export(tenant, who, 1_000))["clickhouse.events"] == []
 
 
@@ -75,10 +75,10 @@ async def test_names_of_any_letters_and_events_on_their_way(
         async with database.worker() as tx:
             await tx.execute(UNSHIPPED, lanes(house))
         with pytest.raises(Busy, match="caught up"):
-            await forgetting.erase(tenant, odd)
+            await forgetting.erase(tenant, [odd])
         async with database.worker() as tx:
             await tx.execute(LEFT_OVER, [])
-        assert await forgetting.erase(tenant, odd) == {"clickhouse.events": 0}
+        assert await forgetting.erase(tenant, [odd]) == {"clickhouse.events": 0}
         assert (await clickhouse.query(NAMED, {"t": tenant, "n": odd}))[0][1] == 8
 
 
@@ -91,7 +91,7 @@ async def test_a_store_that_was_never_given_anything_has_nothing_to_forget(
     await nowhere.start()
     try:
         forgetting = Forgetting(database, nowhere, patience_s=0.2)
-        assert await forgetting.erase(tenant, "ada") == {"clickhouse.events": 0}
+        assert await forgetting.erase(tenant, ["ada"]) == {"clickhouse.events": 0}
         assert await forgetting.export(tenant, "ada", 10) == {"clickhouse.events": []}
         with pytest.raises(Busy, match="no tables yet"):
             await EventStoreReader(nowhere, Bounds()).ask(Compiled("select 1 from events", {}))

@@ -112,6 +112,46 @@ async def test_an_erasure_reaches_every_room_and_forgets_its_subject(
     assert len((await tenants.erasures.list(tenant, None, 10)).items) == 2
 
 
+async def test_an_erasure_that_a_room_breaks_is_told_and_asked_for_again(
+    database: Database, tenants: TenantService, tenant: int
+) -> None:
+    asked: list[list[str]] = []
+    behind = True
+
+    async def settled(tenant_id: int) -> None:
+        if behind:
+            raise Busy("events are on their way", code="HISTORY_BEHIND")
+
+    async def siblings(tenant_id: int, subject: str) -> list[str]:
+        return [subject, "b"]
+
+    async def refused(tenant_id: int, subjects: list[str]) -> dict[str, int]:
+        async with database.worker() as tx:
+            await tx.execute(sql("select 1 / (select 0)"))
+        return {}
+
+    async def whole(tenant_id: int, subjects: list[str]) -> dict[str, int]:
+        asked.append(subjects)
+        return {"whole": len(subjects)}
+
+    async def each(tenant_id: int, subject: str) -> dict[str, int]:
+        return {"each": 1}
+
+    erasures = tenants.erasures
+    erasures.settled, erasures.siblings = settled, siblings
+    erasures.join_whole("whole", whole)
+    erasures.join("each", each)
+    first = await erasures.erase(tenant, "a", actor=ACTOR)
+    assert (first.status, first.report, asked) == ("failed", {"accepted": {"error": "HISTORY_BEHIND"}}, [])
+    behind = False
+    second = await erasures.erase(tenant, "a", actor=ACTOR)
+    assert (second.status, second.report) == ("done", {"whole": {"whole": 2}, "each": {"each": 2}})
+    assert asked == [["a", "b"]]
+    erasures.join_whole("refused", refused)
+    third = await erasures.erase(tenant, "a", actor=ACTOR)
+    assert (third.status, third.report["refused"]) == ("failed", {"error": "BROKEN"})
+
+
 async def test_an_idempotency_key_has_one_meaning(database: Database, redis: Redis, tenant: int) -> None:
     clock = FakeClock()
     tenants = service(database, redis, clock)

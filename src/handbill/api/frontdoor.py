@@ -132,7 +132,8 @@ class _Answer:
 class _Limited:
     """Counts the body while it is read, refuses it past the limit, and keeps what was read for error messages.
 
-    A route with `streams` in its opt takes files: it counts for itself, by a limit of its own.
+    A route with `streams` in its opt takes files: it counts for itself, by a limit of its own. One with `body_limit`
+    takes at least that much, whatever the others take: its senders decide how much they send.
     """
 
     def __init__(self, receive: Receive, headers: dict[bytes, bytes], limit: int, scope: Scope) -> None:
@@ -143,7 +144,7 @@ class _Limited:
         self._whole = False
         self._chunks: list[bytes] | None = None
         length = headers.get(b"content-length", b"")
-        self._too_long = length.isdigit() and int(length) > limit
+        self._length = int(length) if length.isdigit() else 0
         if b"json" in headers.get(b"content-type", b""):
             scope["state"]["raw_body"] = self._chunks = []
 
@@ -151,17 +152,18 @@ class _Limited:
         handler = self._scope.get("route_handler")
         if handler is not None and handler.opt.get("streams"):
             return await self._streamed()
-        if self._too_long:
+        limit = self._limit if handler is None else max(self._limit, handler.opt.get("body_limit", 0))
+        if self._length > limit:
             await drain(self._receive)
-            raise too_large(self._limit)
+            raise too_large(limit)
         message = await self._receive()
         if message["type"] == "http.request":
             body = message.get("body", b"")
             self._size += len(body)
-            if self._size > self._limit:
+            if self._size > limit:
                 if message.get("more_body", False):
                     await drain(self._receive)
-                raise too_large(self._limit)
+                raise too_large(limit)
             if self._chunks is not None and body:
                 self._chunks.append(body)
             self._whole = not message.get("more_body", False)

@@ -19,7 +19,7 @@ class Erasure:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def erase(self, tenant_id: int, subject: str) -> Mapping[str, int]:
+    async def erase(self, tenant_id: int, subjects: list[str]) -> Mapping[str, int]:
         """Month by month: no index leads to a person here, and a statement over all of history would hold too long."""
         cleared: Counter[str] = Counter(dict.fromkeys(_TABLES, 0))
         async with self._database.worker() as tx:
@@ -28,7 +28,7 @@ class Erasure:
             start, end = _bounds(month)
             for table, statement in _TABLES.items():
                 async with self._database.worker() as tx:
-                    cleared[table] += await tx.execute(statement, tenant_id, subject, start, end)
+                    cleared[table] += await tx.execute(statement, tenant_id, subjects, start, end)
         return dict(cleared)
 
     async def export(self, tenant_id: int, subject: str, most: int) -> Mapping[str, list[dict[str, Any]]]:

@@ -217,12 +217,11 @@ class CapsService:
         """These ids were joined with others, or parted from them. Safe to repeat."""
         await self._together.regrouped(tenant_id, ids)
 
-    async def erase(self, tenant_id: int, user_id: str) -> Mapping[str, int]:
-        """Forget who it was: the value goes, rows that are counted stay without a name. Safe to repeat."""
+    async def erase(self, tenant_id: int, user_ids: list[str]) -> Mapping[str, int]:
+        """Forget who it was: the values go, rows that are counted stay without a name. Safe to repeat."""
         async with self._database.worker() as tx:
-            cleared = await self.views.erase(tx, tenant_id, user_id)
-        for kind in ("user", "alone"):
-            await self._store.drop(Subject(tenant_id, user_id, kind))
+            cleared = await self.views.erase(tx, tenant_id, user_ids)
+        await self._store.drop([Subject(tenant_id, each, kind) for each in user_ids for kind in ("user", "alone")])
         return cleared
 
     async def export(self, tenant_id: int, user_id: str, most: int) -> Mapping[str, list[dict[str, Any]]]:

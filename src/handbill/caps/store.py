@@ -166,8 +166,8 @@ class CapsStore:
     async def raw(self, subject: Subject) -> bytes:
         return await self._redis.call("GET", self.key(subject)) or b""
 
-    async def drop(self, subject: Subject) -> None:
-        await self._redis.call("DEL", self.key(subject))
+    async def drop(self, subjects: Sequence[Subject]) -> None:
+        await self._redis.many([("DEL", self.key(subject)) for subject in subjects])
 
     async def replace(
         self, subject: Subject, was: bytes, changes: Sequence[Change], now_ms: int, sweep_ms: int

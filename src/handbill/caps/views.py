@@ -158,12 +158,12 @@ class ViewStore:
             return 0  # the totals of users and banners outlive their rows by themselves
         return await tx.execute(S.archive_campaign if kind is Kind.CAMPAIGN else S.archive_placement, *told)
 
-    async def erase(self, tx: Tx, tenant_id: int, user_id: str) -> dict[str, int]:
+    async def erase(self, tx: Tx, tenant_id: int, user_ids: list[str]) -> dict[str, int]:
         return {
-            "caps.user_views": await tx.execute(S.erase_views, tenant_id, user_id),
-            "caps.cap_totals": await tx.execute(S.erase_totals, tenant_id, user_id),
-            "caps.cap_archive": await tx.execute(S.erase_archive, tenant_id, user_id),
-            "caps.users": await tx.execute(S.erase_users, tenant_id, user_id),
+            "caps.user_views": await tx.execute(S.erase_views, tenant_id, user_ids),
+            "caps.cap_totals": await tx.execute(S.erase_totals, tenant_id, user_ids),
+            "caps.cap_archive": await tx.execute(S.erase_archive, tenant_id, user_ids),
+            "caps.users": await tx.execute(S.erase_users, tenant_id, user_ids),
         }
 
     async def export(self, tx: Tx, tenant_id: int, user_id: str, most: int) -> dict[str, list[dict[str, Any]]]:

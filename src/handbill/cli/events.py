@@ -186,7 +186,10 @@ def replay(
         )
 
     done = with_house(work)
-    show(done, as_json, lambda: f"{done.matched} matched, {done.sent} sent again, {done.unreadable} cannot be read.")
+    told = f"{done.matched} matched, {done.sent} sent again, {done.unreadable} cannot be read."
+    if done.shipped or done.unshipped:
+        told += f" ClickHouse took {done.shipped} that it lacked; {done.unshipped} wait for it."
+    show(done, as_json, lambda: told)
 
 
 @parked.command()

@@ -9,7 +9,7 @@ history is the one it always had.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -68,7 +68,8 @@ class Replayed(msgspec.Struct, frozen=True):
     """`matched` parked events fit the filter; `sent` of them went back into the journal; a dry run sends none.
 
     `too_old` were parked so long ago that a copy of them may have been counted and forgotten: they need `force`.
-    `unshipped` were counted before and only ClickHouse lacks them: sent again they would be copies, so they stay.
+    Of those that were counted before and that only ClickHouse lacks, `shipped` were taken there now and `unshipped`
+    still wait: in the journal they would be copies.
     `failed` were parked again while we watched, and `stopped` says that the rest was left alone for that.
     """
 
@@ -80,6 +81,21 @@ class Replayed(msgspec.Struct, frozen=True):
     failed: int = 0
     stopped: bool = False
     unshipped: int = 0
+    shipped: int = 0
+
+
+class Reshipped(msgspec.Struct, frozen=True):
+    """`waits`: ClickHouse takes nothing now, whatever it is; the rest was left alone."""
+
+    shipped: int
+    refused: int
+    waits: bool = False
+
+
+Reship = Callable[[Sequence[UUID]], Awaitable[Reshipped]]
+"""Sends parked rows to ClickHouse alone, and marks those that it took; handed in by the wiring."""
+Reread = Callable[[ParkedBody], Awaitable[Event | None]]
+"""The event of a parked entry of the compatibility stream, if it is one by now; handed in by the wiring."""
 
 
 class DropReport(msgspec.Struct, frozen=True):
@@ -108,6 +124,8 @@ class DeadLetters:
         self._breaker = breaker
         self._reader = EventReader()
         self._patience_s = patience_s
+        self.reship: Reship | None = None
+        self.reread: Reread | None = None
 
     async def replay(
         self, chosen: Chosen, *, on_failure: OnFailure = OnFailure.PARK, dry_run: bool = False,
@@ -117,6 +135,7 @@ class DeadLetters:
         done = Replayed(0, 0, 0, dry_run)
         careful = on_failure is OnFailure.STOP
         after = UUID(int=0)
+        reship = self.reship
         async with self._database.worker() as tx:
             last = await self._reader.last_parked(tx) or after  # what is parked again meanwhile waits for the next time
         while True:
@@ -126,12 +145,19 @@ class DeadLetters:
             if not rows:
                 break
             after = rows[-1].id
-            counted = sum(row.reason == Reason.UNSHIPPED for row in rows)
-            ready, unreadable, old = _readable(rows, self._clock.now(), force)
-            done = _plus(done, matched=len(rows), unreadable=unreadable, too_old=old, unshipped=counted)
-            if not ready or dry_run:
+            lacking = [row.id for row in rows if row.reason == Reason.UNSHIPPED]
+            ready, unreadable, old = await self._readable(rows, force)
+            done = _plus(done, matched=len(rows), unreadable=unreadable, too_old=old, unshipped=len(lacking))
+            if dry_run:
                 continue
-            failed = await self._portion(ready, careful)
+            failed = 0
+            if lacking and reship is not None:
+                again = await reship(lacking)
+                done = _plus(done, shipped=again.shipped, unshipped=-again.shipped)
+                failed = again.refused if careful else 0
+                reship = None if again.waits else reship
+            if ready:
+                failed += await self._portion(ready, careful)
             done = _plus(done, sent=len(ready), failed=failed)
             if failed:
                 done = msgspec.structs.replace(done, stopped=True)
@@ -164,13 +190,14 @@ class DeadLetters:
             return Replayed(0, 0, 0, False)
         return await self.replay(Chosen(None, ids=tuple(ids)), on_failure=OnFailure.STOP, actor="clock")
 
-    async def erase(self, tenant_id: int, subject: str) -> Mapping[str, int]:
+    async def erase(self, tenant_id: int, subjects: list[str]) -> Mapping[str, int]:
         """For the erasure registry: the parked events of a person go, also those that were sent again since."""
+        names = frozenset(subjects)
         cleared, after = 0, UUID(int=0)
         while True:
             async with self._database.worker() as tx:
                 rows = await self._reader.all_bodies(tx, tenant_id, after, ERASED_AT_ONCE)
-                theirs = [row.id for row in rows if _tells_of(row.body, subject)]
+                theirs = [row.id for row in rows if _tells_of(row.body, names)]
                 if theirs:
                     cleared += await self._reader.erase_parked(tx, tenant_id, theirs)
             if len(rows) < ERASED_AT_ONCE:
@@ -184,10 +211,35 @@ class DeadLetters:
         while True:
             async with self._database.worker() as tx:
                 rows = await self._reader.all_bodies(tx, tenant_id, after, ERASED_AT_ONCE)
-            found += [_told(row) for row in rows if _tells_of(row.body, subject)]
+            found += [_told(row) for row in rows if _tells_of(row.body, frozenset({subject}))]
             if len(rows) < ERASED_AT_ONCE or len(found) >= most:
                 return {"events.parked": found[:most]}
             after = rows[-1].id
+
+    async def _readable(
+        self, rows: Sequence[ParkedBody], force: bool
+    ) -> tuple[list[tuple[UUID, Event]], int, int]:  # fmt: skip
+        """What can go into the journal; how many are no events; how many are too old."""
+        ready: list[tuple[UUID, Event]] = []
+        unreadable = old = 0
+        oldest = self._clock.now() - timedelta(days=HORIZON_DAYS)
+        for row in rows:
+            if row.reason == Reason.UNSHIPPED:
+                continue
+            event = await self._event(row)
+            if event is None:
+                unreadable += 1
+            elif not force and row.parked_at < oldest:
+                old += 1
+            else:
+                ready.append((row.id, event))
+        return ready, unreadable, old
+
+    async def _event(self, row: ParkedBody) -> Event | None:
+        try:
+            return decode(row.body)
+        except msgspec.DecodeError:
+            return await self.reread(row) if self.reread else None
 
     async def _portion(self, ready: Sequence[tuple[UUID, Event]], careful: bool) -> int:
         """Send one portion, and with care see what becomes of it; how many were parked again."""
@@ -228,9 +280,9 @@ class DeadLetters:
             raise StillBad(again + len(open_))
 
     async def _note(self, chosen: Chosen, actor: str, done: Replayed) -> None:
-        if not done.sent:
+        if not done.sent and not done.shipped:
             return
-        _log.info("parked-replayed", events=done.sent, failed=done.failed, stopped=done.stopped)
+        _log.info("parked-replayed", events=done.sent, shipped=done.shipped, failed=done.failed, stopped=done.stopped)
         if self._audit is None or chosen.tenant is None:
             return
         async with self._database.worker() as tx:
@@ -239,35 +291,17 @@ class DeadLetters:
             )
 
 
-def _readable(rows: Sequence[ParkedBody], now: datetime, force: bool) -> tuple[list[tuple[UUID, Event]], int, int]:
-    ready: list[tuple[UUID, Event]] = []
-    unreadable = old = 0
-    for row in rows:
-        if row.reason == Reason.UNSHIPPED:
-            continue
-        try:
-            event = decode(row.body)
-        except msgspec.DecodeError:
-            unreadable += 1
-            continue
-        if not force and row.parked_at < now - timedelta(days=HORIZON_DAYS):
-            old += 1
-        else:
-            ready.append((row.id, event))
-    return ready, unreadable, old
-
-
-def _tells_of(body: bytes, subject: str) -> bool:
+def _tells_of(body: bytes, names: frozenset[str]) -> bool:
     """Is this somebody's event, or does it say that somebody is them? By whole ids: "7" is not in "1978"."""
     try:
         event = decode(body)
     except msgspec.DecodeError:
-        return _flat_tells_of(body, subject)
+        return _flat_tells_of(body, names)
     if type(event) is Dropped:
         return False
     if type(event) is CapturedEvent:
-        return subject in (event.distinct_id, event.session, event.edge.other if event.edge else None)
-    return subject in (event.user, event.session, event.device_id if type(event) is View else None)
+        return not names.isdisjoint((event.distinct_id, event.session, event.edge.other if event.edge else None))
+    return not names.isdisjoint((event.user, event.session, event.device_id if type(event) is View else None))
 
 
 def _told(row: ParkedBody) -> dict[str, Any]:
@@ -286,12 +320,12 @@ def _plain(value: Any) -> Any:
     return value.decode() if isinstance(value, bytes) else msgspec.to_builtins(value)
 
 
-def _flat_tells_of(body: bytes, subject: str) -> bool:
+def _flat_tells_of(body: bytes, names: frozenset[str]) -> bool:
     """An entry of the compatibility stream, or bytes that nobody can read: those go if the name is in them at all."""
     try:
-        return subject in _flat.decode(body).values()
+        return not names.isdisjoint(_flat.decode(body).values())
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return subject.encode("utf-8", "surrogatepass") in body
+        return any(name.encode("utf-8", "surrogatepass") in body for name in names)
 
 
 def _plus(done: Replayed, **more: int) -> Replayed:

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from handbill.events.store import EventStore
 from handbill.infra import sqlfiles
-from handbill.infra.clickhouse import ClickHouse, ClickHouseError
+from handbill.infra.clickhouse import ClickHouse, ClickHouseError, name_lists
 from handbill.infra.postgres import Database
 from handbill.kit.errors import Broken, Busy
 from handbill.kit.ids import Ids
@@ -30,10 +30,8 @@ _NO_TABLE = frozenset({60, 81})
 _WAIT = {"mutations_sync": 1}
 
 
-def _mutation(statement: str, tenant_id: int, subject: str, new: UUID | None = None) -> str:
-    """The subject is written as hexadecimal digits: a mutation is kept as text, and takes no parameters."""
-    text = statement.replace("<<tenant>>", str(tenant_id)).replace("<<name>>", subject.encode().hex())
-    return text if new is None else text.replace("<<new>>", str(new))
+def _about(statement: str, tenant_id: int, names: str, new: UUID) -> str:
+    return statement.replace("<<tenant>>", str(tenant_id)).replace("<<names>>", names).replace("<<new>>", str(new))
 
 
 class Forgetting:
@@ -46,27 +44,30 @@ class Forgetting:
         self._ids = ids or Ids()
         self._patience_s = patience_s
 
-    async def erase(self, tenant_id: int, subject: str) -> Mapping[str, int]:
-        """For the erasure registry. Raises Busy while committed events of anybody still wait to be stored."""
-        await self._shipped()
-        try:
-            return {"clickhouse.events": await self._forget(tenant_id, subject)}
-        except ClickHouseError as error:
-            if error.code in _NO_TABLE:  # it was never given anything
-                return {"clickhouse.events": 0}
-            raise Broken(
-                f"ClickHouse refused to forget (code {error.code}); names may still stand there. Ask again.",
-                code="HISTORY_BROKEN",
-            ) from error
+    async def erase(self, tenant_id: int, subjects: list[str]) -> Mapping[str, int]:
+        """For the erasure registry. Raises Busy while committed events of anybody still wait to be stored.
 
-    async def _forget(self, tenant_id: int, subject: str) -> int:
-        named = {"tenant": tenant_id, "name": subject}
-        mine, sessions = (await self._clickhouse.query(Q.named, named))[0]
+        Whose the ids were, among the overrides, is taken away by the people's own eraser: it knows when nobody ships.
+        """
+        await self._shipped()
+        cleared, new = 0, self._ids.new()
+        try:
+            for names in name_lists(subjects):
+                cleared += await self._forget(tenant_id, names, new)
+        except ClickHouseError as error:
+            if error.code not in _NO_TABLE:  # it was never given anything
+                raise Broken(
+                    f"ClickHouse refused to forget (code {error.code}); names may still stand there. Ask again.",
+                    code="HISTORY_BROKEN",
+                ) from error
+        return {"clickhouse.events": cleared}
+
+    async def _forget(self, tenant_id: int, names: str, new: UUID) -> int:
+        mine, sessions = (await self._clickhouse.query(_about(Q.named, tenant_id, names, new)))[0]
         if mine:
-            await self._clickhouse.command(_mutation(Q.forget, tenant_id, subject, self._ids.new()), _WAIT)
+            await self._clickhouse.command(_about(Q.forget, tenant_id, names, new), _WAIT)
         if sessions:
-            await self._clickhouse.command(_mutation(Q.forget_session, tenant_id, subject), _WAIT)
-        await self._clickhouse.command(_mutation(Q.forget_moves, tenant_id, subject), _WAIT)
+            await self._clickhouse.command(_about(Q.forget_sessions, tenant_id, names, new), _WAIT)
         return int(mine) + int(sessions)
 
     async def export(self, tenant_id: int, subject: str, most: int) -> Mapping[str, list[dict[str, Any]]]:

@@ -15,15 +15,15 @@ from uuid import UUID
 import msgspec
 
 from handbill.events.batch import DropKey
-from handbill.events.dialects.canon import Moment, Refused, Terms
-from handbill.events.dialects.flat import DIALECT, flat_event, texts
+from handbill.events.dialects.flat import event_id, texts
 from handbill.events.edge import Edge
-from handbill.events.model import HORIZON_DAYS, CapturedEvent, Event, Reason
+from handbill.events.entries import Entries, NoEvent, received_at
+from handbill.events.model import CapturedEvent, Event
 from handbill.events.store import EventStore, IncomingParked
 from handbill.infra.postgres import Database
 from handbill.infra.redis import Keys, Redis
 from handbill.kit.clock import Clock, from_ms
-from handbill.kit.errors import Forbidden, NotFound, Throttled
+from handbill.kit.errors import Throttled
 from handbill.kit.telemetry import logs, metrics
 from handbill.tenants.service import TenantService
 
@@ -32,12 +32,6 @@ _log = logs.get("incoming")
 ENTRIES = 500
 LEASE_MS = 5_000
 _NO_LANE = -1
-_FRESH_S = 5.0
-_HORIZON_MS = HORIZON_DAYS * 86_400_000
-
-
-class _Unknown(Exception):
-    """The entry names no tenant that may send."""
 
 
 class Incoming:
@@ -56,13 +50,12 @@ class Incoming:
         self._database = database
         self._redis = redis
         self._edge = edge
-        self._tenants = tenants
         self._clock = clock
         self._stream = stream
         self._worker = worker
         self._lease = (keys or Keys()).plain("incoming", "lease", stream)
         self._store = EventStore()
-        self._projects: dict[str, tuple[int | None, float]] = {}
+        self._entries = Entries(tenants, clock)
 
     async def drain(self) -> int:
         """One round: up to `ENTRIES` entries. 0 when there is nothing, or nothing for us now."""
@@ -101,68 +94,21 @@ class Incoming:
         return True
 
     async def _read(self, entry: str, sent: Mapping[str, str]) -> CapturedEvent | IncomingParked:
-        tenant: int | None = None
-        received = self._received(entry)
+        received = received_at(int(entry.partition("-")[0]), self._clock.now_ms())
         try:
-            tenant = await self._tenant(sent)
-            privacy = (await self._tenants.directory.profile(tenant)).settings.privacy
-            moment = Moment(received, lambda: f"{DIALECT}:{entry}")
-            event = flat_event(sent, entry, moment, Terms(tenant, privacy.truncate_ip), [])
-            if event.at >= received - _HORIZON_MS:
-                return event
-            reason, detail = Reason.TOO_OLD, "older than the horizon of deduplication"
-        except _Unknown as error:
-            reason, detail = Reason.UNKNOWN_OBJECT, str(error)
-        except Refused as refused:
-            reason, detail = refused.reason, "a field of the entry"
-        _log.warning("incoming-parked", entry=entry, reason=reason, tenant=tenant)
-        return IncomingParked(
-            _parked_id(self._stream, entry, self._clock.now_ms()),
-            tenant,
-            sent.get("event_id") or f"{DIALECT}:{entry}",
-            self._stream,
-            reason,
-            detail,
-            msgspec.json.encode(sent),
-            received,
-        )
-
-    def _received(self, entry: str) -> int:
-        """When the entry was added, by Redis' own clock; a producer that made its ids up gets our time."""
-        now = self._clock.now_ms()
-        ms = int(entry.partition("-")[0])
-        return ms if now - _HORIZON_MS < ms <= now else now
-
-    async def _tenant(self, sent: Mapping[str, str]) -> int:
-        """By the write key, else by the project: its number or its slug."""
-        key = sent.get("api_key") or sent.get("write_key") or sent.get("token")
-        if key:
-            try:
-                principal = await self._tenants.directory.write_key(key)
-            except Forbidden as error:
-                raise _Unknown(error.detail) from None
-            if principal is None:
-                raise _Unknown("the write key is not known")
-            return principal.tenant_id
-        name = sent.get("project_id") or sent.get("tenant_id") or ""
-        number, until = self._projects.get(name, (None, 0.0))
-        if self._clock.monotonic() >= until:
-            number = await self._project(name)
-            if len(self._projects) > 10_000:
-                self._projects.clear()
-            self._projects[name] = (number, self._clock.monotonic() + _FRESH_S)
-        if number is None:
-            raise _Unknown("the project is not known, or suspended")
-        return number
-
-    async def _project(self, name: str) -> int | None:
-        if not name or len(name) > 200:
-            return None
-        try:
-            tenant = await self._tenants.find_tenant(name)
-        except NotFound:
-            return None
-        return None if tenant.status == "suspended" else tenant.tenant_id
+            return await self._entries.event(sent, entry, received)
+        except NoEvent as error:
+            _log.warning("incoming-parked", entry=entry, reason=error.reason, tenant=error.tenant)
+            return IncomingParked(
+                _parked_id(self._stream, entry, self._clock.now_ms()),
+                error.tenant,
+                event_id(sent, entry),
+                self._stream,
+                error.reason,
+                str(error),
+                msgspec.json.encode(sent),
+                received,
+            )
 
     async def _park(self, parked: Sequence[IncomingParked]) -> None:
         """Kept once each, and counted among the tenant's drops with it."""

@@ -152,7 +152,8 @@ class LaneRun:
         for sink in self._sinks:
             try:
                 await sink.project(survivors, refused)
-            except Broken as error:  # a spoilt value must not hold up the lane: PostgreSQL has the truth
+            except (Broken, PostgresError) as error:
+                # Poison must not hold up the lane: PostgreSQL has the truth, and marks that the mender finds.
                 self._pulse.failed(error)
                 _log.error("projection-failed", lane=self.owned.lane, error=f"{type(error).__name__}: {error}")
 

@@ -19,9 +19,12 @@ class ShippingPolicy(msgspec.Struct, frozen=True):
     """Batches are shipped together: `ship_events` of them or `ship_wait_s` after the first, at most `most_events`.
 
     `hold_events`: rows that a lane keeps in memory until they are shipped; the others are read from the journal again.
+    Events may be large: at most `hold_bytes` are kept so, and a group is closed by the batch that fills `most_bytes`.
     """
 
     ship_events: int = 1_000
     ship_wait_s: float = 5.0
     most_events: int = 20_000
     hold_events: int = 20_000
+    most_bytes: int = 32 << 20
+    hold_bytes: int = 32 << 20

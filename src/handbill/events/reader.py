@@ -32,6 +32,8 @@ class ParkedBody(msgspec.Struct, frozen=True):
     parked_at: datetime
     reason: str
     body: bytes
+    tenant_id: int | None = None
+    event_id: str | None = None
 
 
 class Drop(msgspec.Struct, frozen=True):
@@ -67,7 +69,7 @@ class EventReader:
         limit: int,
     ) -> list[ParkedBody]:  # fmt: skip
         rows = await tx.fetch(S.parked_bodies, tenant_id, reason, after, last, limit, list(ids) or None)
-        return [ParkedBody(row["id"], row["parked_at"], row["reason"], bytes(row["body"])) for row in rows]
+        return [ParkedBody(**dict(row)) for row in rows]
 
     async def all_bodies(self, tx: Tx, tenant_id: int, after: UUID, limit: int) -> list[ParkedBody]:
         """Those that were sent again, too."""
@@ -98,6 +100,17 @@ class EventReader:
 
     async def erase_parked(self, tx: Tx, tenant_id: int, ids: Sequence[UUID]) -> int:
         return await tx.execute(S.erase_parked, tenant_id, list(ids))
+
+    async def keep_out(self, tx: Tx, lock: int) -> bool:
+        """Until the transaction ends nobody else has this lock. False: somebody has it now."""
+        return bool(await tx.fetchval(S.keep_out, lock))
+
+    async def hold_parked(self, tx: Tx, ids: Sequence[UUID]) -> list[tuple[UUID, bytes]]:
+        """Those of them that still wait; nobody sends or erases them until the transaction ends."""
+        return [(row["id"], row["body"]) for row in await tx.fetch(S.hold_parked, list(ids))]
+
+    async def forget_replayed(self, tx: Tx, before: datetime, most: int) -> int:
+        return await tx.execute(S.forget_replayed, before, most)
 
     async def mark_replayed(self, tx: Tx, ids: Sequence[UUID]) -> None:
         await tx.execute(S.mark_replayed, list(ids))

@@ -48,6 +48,7 @@ _EXPLAINED: dict[str, Any] = {
 
 _REPLAYED: dict[str, Any] = {
     "matched": 3, "sent": 3, "unreadable": 0, "dry_run": False, "too_old": 0, "failed": 0, "stopped": False,
+    "unshipped": 0, "shipped": 0,
 }  # fmt: skip
 
 

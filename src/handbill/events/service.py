@@ -30,6 +30,8 @@ STATE = (
     StateTable("events.drops", ("tenant_id", "day", "kind", "reason"), frozenset({"lane"}), frozenset({"events"})),
 )
 
+REPLAYED_DAYS = 90
+
 Finder = Callable[[int, str, bytes, datetime], Awaitable[dict[str, Any] | None]]
 """Handed in by the wiring: the raw row of (tenant, kind, key) near a time, from the slice that keeps it."""
 
@@ -97,6 +99,17 @@ class EventsService:
         while True:
             async with self._database.worker() as tx:
                 some = await self._store.forget_keys(tx, before, most)
+            forgotten += some
+            if some < most:
+                return forgotten
+
+    async def forget_replayed(self, now: datetime, *, most: int = 5_000) -> int:
+        """Parked events that were sent again long ago go: what became of them is told elsewhere."""
+        before = now - timedelta(days=REPLAYED_DAYS)
+        forgotten = 0
+        while True:
+            async with self._database.worker() as tx:
+                some = await self._reader.forget_replayed(tx, before, most)
             forgotten += some
             if some < most:
                 return forgotten

@@ -3,6 +3,7 @@
 Batches wait until there are enough of them or the oldest has waited long enough; then they become a group, written
 down before anything is sent. The group's id is the token of its insert: a repetition, by us or by whoever owns the lane
 after us, is dropped by the engine. So nothing needs to be fenced here, and a dead shipper's group is simply sent again.
+The token names the batches, too: a group that has lost one to a wiped journal is another insert.
 
 ClickHouse away is busy: counting goes on, the journal keeps the entries, nothing is parked. Rows that the engine
 refuses are found by halving (on a table that keeps nothing), parked, and left out of the same insert.
@@ -14,6 +15,8 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from hashlib import blake2b
+from math import inf
 from uuid import UUID
 
 from handbill.events.batch import Batch, Owned, Parked
@@ -40,7 +43,7 @@ _LONGEST_WAIT_S = 5.0
 _LAST_TRY_S = 5.0
 _FLOOD_FROM = 20
 # Engine codes that are about values: a text, a number, a date, a size, a constraint; 0: the driver could not write it.
-_OF_DATA = frozenset({0, 6, 27, 32, 33, 38, 41, 53, 69, 70, 72, 117, 128, 131, 321, 349, 469})
+OF_DATA = frozenset({0, 6, 27, 32, 33, 38, 41, 53, 69, 70, 72, 117, 128, 131, 321, 349, 469})
 _NO_TABLE = frozenset({60, 81})
 
 Owner = tuple[int, str]
@@ -84,12 +87,13 @@ class Shipping:
         flat = [(load, row) for load, some in rows for row in some]
         people = await self._squashed(sorted({(row.event.tenant, distinct_id_of(row)) for _, row in flat}))
         left_out = {id(row) for load, row in flat if row.place in load.refused}
+        token = _token(group, [load for load, _ in rows])
         for number, some in enumerate(inserts([row for _, row in flat])):
             kept = [row for row in some if id(row) not in left_out]
             if careful:
                 there = await self._present(kept)
                 kept = [row for row in kept if (row.event.tenant, row.key) not in there]
-            await self._send("events", self._maker.records(kept, people, group.classes), f"{group.id}-{number}")
+            await self._send("events", self._maker.records(kept, people, group.classes), f"{token}-{number}")
 
     async def refusals(self, rows: Sequence[Row]) -> dict[int, ClickHouseError]:
         """The rows that the engine refuses by themselves, by their place in the sequence."""
@@ -101,7 +105,7 @@ class Shipping:
             try:
                 await self._send("events_trial", self._maker.records([rows[n] for n in some], {}, {}), None)
             except ClickHouseError as error:
-                if error.code not in _OF_DATA:
+                if error.code not in OF_DATA:
                     raise
                 if len(some) == 1:
                     found[some[0]] = error
@@ -146,6 +150,7 @@ class LaneShipper:
         self._pulse = pulse
         self._held: dict[UUID, Sequence[Row]] = {}  # what the counting still had in its hands: saves reading it again
         self._held_events = 0
+        self._held_bytes = 0
         self._waiting = 0
         self._since: float | None = None
         self._news = asyncio.Event()
@@ -163,10 +168,12 @@ class LaneShipper:
         if not batch.survivors or batch.id is None:
             return
         self.shipped.clear()
-        events = len(batch.survivors)
-        if self._held_events + events <= self._policy.hold_events:
+        events, size = len(batch.survivors), _size(batch.survivors)
+        policy = self._policy
+        if self._held_events + events <= policy.hold_events and self._held_bytes + size <= policy.hold_bytes:
             self._held[batch.id] = batch.survivors
             self._held_events += events
+            self._held_bytes += size
         self._waiting += events
         if self._since is None:
             self._since = time.monotonic()
@@ -234,7 +241,7 @@ class LaneShipper:
             if not loads:
                 break
             self._since = time.monotonic()  # not empty-handed: whatever happens now, look again soon
-            rows = await self._rows(loads)
+            rows = await self._rows(loads, self._policy.most_bytes)
             if rows:
                 tenants = {row.event.tenant for _, some in rows for row in some}
                 group = Group(shipping.ids.new(), tuple(load for load, _ in rows), await shipping.classes(tenants))
@@ -242,7 +249,7 @@ class LaneShipper:
                     await self._send(group, rows)
         if not self._waiting:
             self._held.clear()
-            self._held_events = 0
+            self._held_events = self._held_bytes = 0
             self.shipped.set()
 
     async def _write(self, group: Group) -> bool:
@@ -257,29 +264,37 @@ class LaneShipper:
 
     async def _send(self, group: Group, rows: Sequence[tuple[Load, Sequence[Row]]]) -> None:
         started = time.perf_counter()
+        careful = self._careful or len(rows) < len(group.loads)  # what was lost since may be there under another token
         try:
-            await self._shipping.insert(group, rows, careful=self._careful)
+            await self._shipping.insert(group, rows, careful=careful)
         except ClickHouseError as error:
-            if error.code not in _OF_DATA:
+            if error.code not in OF_DATA:
                 raise
             rows = await self._set_aside(rows, error)
             group = Group(group.id, tuple(load for load, _ in rows), group.classes)
-            await self._shipping.insert(group, rows, careful=self._careful)
+            await self._shipping.insert(group, rows, careful=careful)
         async with self._shipping.database.worker() as tx:
             await self._shipping.store.finish(tx, group.id)
         number = sum(len(some) for _, some in rows)
         for load, some in rows:
             if self._held.pop(load.id, None) is not None:
                 self._held_events -= len(some)
+                self._held_bytes -= _size(some)
         self._pulse.beat()
         metrics.EVENTS_SHIPPED.inc(number)
         metrics.PIPELINE_SECONDS.labels("ship").observe(time.perf_counter() - started)
 
-    async def _rows(self, loads: Sequence[Load]) -> list[tuple[Load, Sequence[Row]]]:
-        """The survivors of each batch, in the order of their keys. What the journal has lost is told, and left out."""
+    async def _rows(self, loads: Sequence[Load], most: float = inf) -> list[tuple[Load, Sequence[Row]]]:
+        """The survivors of each batch, in the order of their keys. What the journal has lost is told, and left out.
+
+        After `most` bytes the rest is left for another group; a group that is written down already has them all.
+        """
         found: list[tuple[Load, Sequence[Row]]] = []
         lost: list[Load] = []
+        size = 0
         for load in loads:
+            if size >= most:
+                break
             rows = self._held.get(load.id)
             if rows is None:
                 rows = await self._read(load)
@@ -287,6 +302,7 @@ class LaneShipper:
                 lost.append(load)
             else:
                 found.append((load, rows))
+                size += _size(rows)
         if lost:
             await self._lose(lost)
         return found
@@ -353,6 +369,14 @@ async def between(journal: Journal, lane: str, start: str, end: str, events: int
             break
         here = entries[-1].id
     return bodies
+
+
+def _size(rows: Sequence[Row]) -> int:
+    return sum(len(row.body) for row in rows)
+
+
+def _token(group: Group, loads: Sequence[Load]) -> str:
+    return f"{group.id}-{blake2b(b''.join(load.id.bytes for load in loads), digest_size=8).hexdigest()}"
 
 
 def _refusing(load: Load, found: Mapping[int, object]) -> Load:

@@ -108,6 +108,7 @@ class Tails:
         self._open: set[Tail] = set()
         self._task: asyncio.Task[None] | None = None
         self._starting = asyncio.Lock()
+        self._broken: set[str] = set()
         self._stopped = False
 
     def __len__(self) -> int:
@@ -156,13 +157,23 @@ class Tails:
 
     async def _watch(self) -> None:
         while True:
-            try:
-                for lane in self._onlooker.lanes:
-                    glance = await self._onlooker.look(lane)
-                    self._tell(glance.events, glance.skipped)
-            except Busy:
-                _log.debug("journal-away")
+            for lane in self._onlooker.lanes:
+                await self._look(lane)
             await asyncio.sleep(EVERY_S)
+
+    async def _look(self, lane: str) -> None:
+        try:
+            glance = await self._onlooker.look(lane)
+            self._tell(glance.events, glance.skipped)
+            self._broken.discard(lane)
+        except Busy:
+            _log.debug("journal-away")
+        except Exception as error:  # noqa: BLE001 - one bad entry must not end every tail of this process in silence
+            if lane not in self._broken:
+                _log.error("tail-broken", lane=lane, error=f"{type(error).__name__}: {error}")
+            self._broken.add(lane)
+            for tail in self._open:
+                tail.miss()
 
     def _tell(self, events: list[Event], skipped: int) -> None:
         tenants = {tail.tenant for tail in self._open}

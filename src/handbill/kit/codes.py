@@ -140,7 +140,7 @@ CODES: dict[str, str] = {
     "POISON_FLOOD": "Most events of a batch were rejected: the installation is at fault; nothing was parked.",
     "TWO_KEYS": "The events of one request name more than one project; nothing was kept, send one request for each.",
     "MISSING_HEADERS": "A header that this dialect asks for is missing; nothing was kept.",
-    "HISTORY_BEHIND": "Counted events have not reached ClickHouse yet, so nobody can be erased there; ask again later.",
+    "HISTORY_BEHIND": "Events are not counted yet, or not in ClickHouse, so nobody can be erased now; ask again later.",
     "HISTORY_BROKEN": "ClickHouse refused to forget somebody; names may stand there still. Ask for it again.",
     "DROP_WHAT": "Parked events are dropped by reason or by id; neither was given, and nothing was dropped.",
     # --- people

@@ -10,6 +10,7 @@ from litestar import Request, get, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath, HeaderParameter, SkipValidation
 
+from handbill.messaging.incoming import LARGEST
 from handbill.messaging.service import MessagingService
 
 Messaging = NamedDependency[SkipValidation[MessagingService]]
@@ -45,6 +46,7 @@ async def subscribe(request: Request[Any, Any, Any], messaging: Messaging, conne
     opt={
         "public": True,
         "raw_body": ("application/json",),
+        "body_limit": LARGEST,
         "example": {"new": True},
         "body_example": {"object": "whatsapp_business_account", "entry": []},
     },

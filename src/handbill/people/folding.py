@@ -51,24 +51,32 @@ class Folder:
     async def restore(self, tenant_id: int, key: bytes, also: Also | None = None) -> None:
         await self._turn(tenant_id, key, S.restore_edge, also)
 
-    async def erase(self, tenant_id: int, distinct_id: str) -> dict[str, int]:
-        """Forget one id and every word about it; those it was linked with become who they are without it."""
+    async def erase(self, tenant_id: int, ids: list[str], first: Also | None = None) -> dict[str, int]:
+        """Forget these ids and every word about them; those they were linked with become who they are without them.
+
+        All of a person at once: one by one, the others would move, and be told to ClickHouse, each time. `first` is
+        done while nobody tells ClickHouse about moves, and undoes the erasure if it fails.
+        """
         async with self._database.worker() as tx:
+            await tx.execute(S.lock_moves)
+            if first is not None:
+                await first(tx)
             await tx.execute(S.lock_tenant, tenant_id)
-            members = await _reach(tx, tenant_id, [distinct_id])
+            members = await _reach(tx, tenant_id, ids)
             await tx.fetch(S.lock_edges, tenant_id, members, [])
-            edges = [row[0] for row in await tx.fetch(S.erase_edges, tenant_id, distinct_id)]
+            edges = [row[0] for row in await tx.fetch(S.erase_edges, tenant_id, ids)]
             cleared = {
                 "people.person_edges": len(edges),
                 "people.warnings": await tx.execute(S.drop_warnings, tenant_id, edges),
-                "people.properties": await tx.execute(S.erase_book, tenant_id, distinct_id),
-                "people.distinct_ids": await tx.execute(S.erase_id, tenant_id, distinct_id),
-                "people.unfolded": await tx.execute(S.erase_mark, tenant_id, distinct_id),
-                "people.followups": await tx.execute(S.erase_followups, tenant_id, distinct_id),
+                "people.properties": await tx.execute(S.erase_books, tenant_id, ids),
+                "people.distinct_ids": await tx.execute(S.erase_ids, tenant_id, ids),
+                "people.squashing": await tx.execute(S.erase_plans, tenant_id, ids),
+                "people.unfolded": await tx.execute(S.erase_marks, tenant_id, ids),
+                "people.followups": await tx.execute(S.erase_followups, tenant_id, ids),
             }
-            alone = [person_id(tenant_id, distinct_id)]
-            cleared["people.persons"] = await tx.execute(S.drop_people, tenant_id, alone)
-            rest = [each for each in members if each != distinct_id]
+            named = sorted(person_id(tenant_id, each) for each in ids)
+            cleared["people.persons"] = await tx.execute(S.drop_people, tenant_id, named)
+            rest = sorted(set(members) - set(ids))
             if rest:
                 await self._anew(tx, tenant_id, rest)
         return cleared

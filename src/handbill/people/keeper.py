@@ -12,12 +12,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 
 from handbill.infra import sqlfiles
-from handbill.infra.postgres import Database
-from handbill.kit.telemetry import metrics
+from handbill.infra.postgres import Database, PostgresError
+from handbill.kit.errors import Broken
+from handbill.kit.telemetry import logs, metrics
 from handbill.people.folding import Also, Folder
 
 S = sqlfiles.load("handbill.people")
 _AT_ONCE = 100
+_log = logs.get("people")
 
 Follower = Callable[[int, Sequence[str]], Awaitable[None]]
 """Told (tenant, ids) when these ids were joined to others or parted from them: at least once, after the commit."""
@@ -66,10 +68,15 @@ class Keeper:
                 await tx.execute(S.done_followups, tenant_id, [row["followup_id"] for row in rows])
 
     async def mend(self, older: timedelta) -> int:
-        """What crashes left behind, of everybody; for how many tenants there was something."""
+        """What crashes left behind, of everybody; for how many tenants it was done."""
         async with self._database.worker() as tx:
             tenants = sorted(row[0] for row in await tx.fetch(S.tenants_unfolded, older))
+        mended = 0
         for tenant_id in tenants:
-            await self.settle(tenant_id)
-        metrics.PEOPLE_MENDED.inc(len(tenants))
-        return len(tenants)
+            try:
+                await self.settle(tenant_id)
+                mended += 1
+            except (Broken, PostgresError) as error:  # one tenant's poison must not keep the others waiting
+                _log.error("mending-failed", tenant=tenant_id, error=f"{type(error).__name__}: {error}")
+        metrics.PEOPLE_MENDED.inc(mended)
+        return mended

@@ -1,7 +1,8 @@
 """Ids this process knows to be stored, so that an event that says nothing new asks nothing and writes nothing.
 
 An id is passed over only if it is stored with a first sighting at least as early; forgetting costs a question, never a
-fact. Entries end after about an hour, each at its own time: an id that was erased and comes back is written again.
+fact. Entries end after about an hour, each at its own time: an id that was erased and comes back is written again, at
+once when it has something to tell (`store.write` asks about such ids whatever is known here).
 """
 
 from __future__ import annotations

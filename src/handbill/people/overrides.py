@@ -10,14 +10,17 @@ from collections.abc import Mapping, Sequence
 from uuid import UUID
 
 from handbill.infra import sqlfiles
-from handbill.infra.clickhouse import ClickHouse
+from handbill.infra.clickhouse import ClickHouse, ClickHouseError, name_lists
 from handbill.infra.postgres import Database
+from handbill.kit.errors import Broken
 from handbill.kit.telemetry import metrics
 
 S = sqlfiles.load("handbill.people")
+Q = sqlfiles.queries("handbill.people")
 TABLE = "person_distinct_id_overrides"
 COLUMNS = ("tenant_id", "distinct_id", "person_id", "version", "deleted")
 PORTION = 5_000
+NO_TABLE = frozenset({60, 81})
 
 Owner = tuple[int, str]
 
@@ -32,6 +35,10 @@ def over(version: int) -> int:
     return version * 2 + 1
 
 
+def _about(statement: str, tenant_id: int, names: str) -> str:
+    return statement.replace("<<tenant>>", str(tenant_id)).replace("<<names>>", names)
+
+
 class Overrides:
     def __init__(self, database: Database, clickhouse: ClickHouse) -> None:
         self._database = database
@@ -42,16 +49,31 @@ class Overrides:
         total = 0
         while True:
             async with self._database.worker() as tx:
+                if not await tx.fetch(S.unshipped_ids, 1):
+                    return total
+                await tx.execute(S.lock_moves)
                 moved = [tuple(row) for row in await tx.fetch(S.unshipped_ids, PORTION)]
-            if not moved:
-                return total
-            rows = [(tenant, name, person, live(version), 0) for tenant, name, person, version in moved]
-            await self._clickhouse.insert(TABLE, COLUMNS, rows)
-            async with self._database.worker() as tx:
-                columns = [list(column) for column in zip(*moved, strict=True)]
-                await tx.execute(S.mark_shipped, columns[0], columns[1], columns[3])
+                if moved:
+                    rows = [(tenant, name, person, live(version), 0) for tenant, name, person, version in moved]
+                    await self._clickhouse.insert(TABLE, COLUMNS, rows)
+                    columns = [list(column) for column in zip(*moved, strict=True)]
+                    await tx.execute(S.mark_shipped, columns[0], columns[1], columns[3])
             total += len(moved)
             metrics.OVERRIDES_SHIPPED.inc(len(moved))
+
+    async def forget(self, tenant_id: int, ids: Sequence[str]) -> None:
+        """Nothing here names these ids afterwards. For an erasure, which holds the lock on moves until its commit."""
+        try:
+            for names in name_lists(ids):
+                if (await self._clickhouse.query(_about(Q.moves_of, tenant_id, names)))[0][0]:
+                    await self._clickhouse.command(_about(Q.forget_moves, tenant_id, names), {"mutations_sync": 1})
+        except ClickHouseError as error:
+            if error.code not in NO_TABLE:  # it was never given anything
+                raise Broken(
+                    f"ClickHouse refused to forget who somebody was (code {error.code}); nothing was erased here. Ask "
+                    "again.",
+                    code="HISTORY_BROKEN",
+                ) from error
 
     async def squashed(self, owners: Sequence[Owner]) -> Mapping[Owner, UUID]:
         """The persons of those ids whose rows must say it themselves."""

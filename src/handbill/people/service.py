@@ -45,6 +45,7 @@ from handbill.people.model import (
     PersonView,
     WarningView,
 )
+from handbill.people.overrides import Overrides
 from handbill.people.reader import PeopleReader
 from handbill.tenants.service import Audit
 
@@ -78,6 +79,7 @@ class PeopleService:
         followers: Sequence[Follower] = (),
         keys: Keys | None = None,
         ids: Ids | None = None,
+        overrides: Overrides | None = None,
     ) -> None:
         self._database = database
         self._redis = redis
@@ -87,6 +89,8 @@ class PeopleService:
         self._ids = ids or Ids()
         self._reader = PeopleReader()
         self.keeper = Keeper(database, followers)
+        self.overrides = overrides
+        """Where ClickHouse was told of moves, if there is one."""
 
     # --- who they are
     async def person(self, tenant_id: int, person_id: UUID) -> PersonPage:
@@ -210,11 +214,16 @@ class PeopleService:
         await self._redis.call("DEL", *self._name_keys(tenant_id))
 
     # --- privacy
-    async def erase(self, tenant_id: int, distinct_id: str) -> Mapping[str, int]:
-        """Forget one id and all that was said about it. Safe to repeat."""
-        if not storable(distinct_id):
-            return {}
-        cleared = await self.keeper.folder.erase(tenant_id, distinct_id)
+    async def erase(self, tenant_id: int, distinct_ids: list[str]) -> Mapping[str, int]:
+        """Forget these ids and all that was said about them, here and among ClickHouse's moves. Safe to repeat."""
+        ids = sorted(set(filter(storable, distinct_ids)))
+        overrides = self.overrides
+
+        async def moves(tx: Tx) -> None:
+            if overrides is not None:
+                await overrides.forget(tenant_id, ids)
+
+        cleared = await self.keeper.folder.erase(tenant_id, ids, moves) if ids else {}
         await self.keeper.follow(tenant_id)
         return cleared
 

@@ -36,13 +36,18 @@ class Books(msgspec.Struct, frozen=True):
 async def write(tx: Tx, gathered: Gathered, asked: Mapping[Owner, int] | None = None) -> set[int]:
     """Everything the batch says, and a mark on every id whose person may be another now.
 
-    `asked` are the ids that may be new; without it all of them. The answer is the tenants with something to fold.
+    `asked` are the ids that may be new; without it all of them. Whoever says something is asked about in any case: an
+    id that was erased and is back must not have a book or an edge without being there itself. The books come before
+    the question: an erasure that is about to take one is waited for. The answer is the tenants with something to fold.
     """
-    ids = gathered.ids if asked is None else asked
     edges = await _new_edges(tx, gathered)
-    absent, earlier = await _news_of_ids(tx, ids)
     sides = {(tenant, side) for tenant, edge in edges for side in (edge.source, edge.target)}
+    ids = gathered.ids
+    if asked is not None:
+        telling = gathered.books.keys() | (sides & ids.keys())
+        ids = {**asked, **{owner: ids[owner] for owner in telling}}
     books = await _write_books(tx, gathered.books, sides)
+    absent, earlier = await _news_of_ids(tx, ids)
     if edges:
         await tx.execute(S.add_edges, *_columns([_edge_row(tenant, edge) for tenant, edge in edges], 7))
     born = await _touch_ids(tx, absent | earlier, ids)

@@ -16,16 +16,16 @@ class Erasure:
         self._database = database
         self._projector = projector
 
-    async def erase(self, tenant_id: int, subject: str) -> Mapping[str, int]:
+    async def erase(self, tenant_id: int, subjects: list[str]) -> Mapping[str, int]:
         """Safe to repeat. What a change of the person brings back meanwhile goes with the person itself."""
         async with self._database.worker() as tx:
             await tx.execute(S.lock_tenant, tenant_id)
             await tx.fetchval(S.lock_rules, tenant_id)
-            gone = Counter(row[0] for row in await tx.fetch(S.erase_person, tenant_id, subject))
+            gone = Counter(row[0] for row in await tx.fetch(S.erase_people, tenant_id, subjects))
             left = sorted(gone)
             if left:
                 await tx.execute(S.add_sizes, tenant_id, left, [-gone[each] for each in left])
-            await self._projector.drop(tenant_id, [subject])
+            await self._projector.drop(tenant_id, subjects)
         return {"segments.segment_members": gone.total()}
 
     async def export(self, tenant_id: int, subject: str, limit: int) -> Mapping[str, Sequence[Mapping[str, Any]]]:

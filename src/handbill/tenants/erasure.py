@@ -11,7 +11,9 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from handbill.infra.postgres import Database
+from handbill.infra.clickhouse import ClickHouseError
+from handbill.infra.postgres import Database, PostgresError
+from handbill.infra.redis import RedisError
 from handbill.kit.clock import Clock
 from handbill.kit.errors import Busy, HandbillError
 from handbill.kit.ids import Ids
@@ -23,12 +25,19 @@ from handbill.tenants.cursors import after_id, id_of
 from handbill.tenants.model import Erasure, Export
 
 Eraser = Callable[[int, str], Awaitable[Mapping[str, int]]]
-"""Given the tenant's number and the subject's id: rows cleared, by table."""
+"""Given the tenant's number and one id of the subject: rows cleared, by table."""
+WholeEraser = Callable[[int, list[str]], Awaitable[Mapping[str, int]]]
+"""The same, given all ids of the subject at once: for rooms where one id costs as much as a thousand."""
 Exporter = Callable[[int, str, int], Awaitable[Mapping[str, Sequence[Mapping[str, Any]]]]]
 """Given the tenant's number, the subject's id and the most rows wanted of one table: rows about them, by table."""
+Settled = Callable[[int], Awaitable[None]]
+"""Returns when all that was accepted for the tenant before the call is committed, and who is who is known."""
 Siblings = Callable[[int, str], Awaitable[Sequence[str]]]
 """Every id of the person who has this one, itself included. Handed in by the wiring."""
 EXPORT_ROWS = 10_000
+ACCEPTED = "accepted"
+"""In a report: what was accepted and is not counted yet. No room has this name."""
+_FAILURES = (HandbillError, PostgresError, ClickHouseError, RedisError)
 
 log = logs.get("tenants")
 
@@ -39,18 +48,25 @@ class Erasures:
         self._audit = audit
         self._clock = clock
         self._ids = ids
-        self._erasers: dict[str, Eraser] = {}
+        self._erasers: dict[str, WholeEraser] = {}
         self._exporters: dict[str, Exporter] = {}
         self._last: str | None = None
+        self.settled: Settled | None = None
         self.siblings: Siblings | None = None
 
-    def join(self, room: str, eraser: Eraser, exporter: Exporter | None = None, *, last: bool = False) -> None:
-        """Called by the wiring, once for each room that keeps something about people.
+    def join(self, room: str, eraser: Eraser, exporter: Exporter | None = None) -> None:
+        """Called by the wiring, once for each room that keeps something about people, or `join_whole` instead."""
+        self.join_whole(room, _each(eraser), exporter)
+
+    def join_whole(
+        self, room: str, eraser: WholeEraser, exporter: Exporter | None = None, *, last: bool = False
+    ) -> None:
+        """For a room that forgets all ids of a person at once.
 
         The `last` room knows which ids are one person: it forgets them only after every other room has, since an
         erasure that is asked for again must still find them all.
         """
-        if room in self._erasers:
+        if room in self._erasers or room == ACCEPTED:
             raise ValueError(f"{room} has already joined the erasure registry")
         self._erasers[room] = eraser
         if exporter is not None:
@@ -70,19 +86,9 @@ class Erasures:
             await self._audit.write(
                 tx, tenant_id, actor=actor, action="erasure.open", object=f"subject {digest.hex()[:16]}"
             )
-        report: dict[str, Any] = {}
-        ids = await self._ids_of(tenant_id, subject)
-        failed = False
-        for room in sorted(self._erasers, key=lambda each: each == self._last):
-            if failed and room == self._last:
-                report[room] = {"error": "WAITS_FOR_THE_OTHERS"}
-                continue
-            try:
-                report[room] = await self._cleared(room, tenant_id, ids)
-            except HandbillError as error:
-                failed = True
-                report[room] = {"error": error.code}
-                log.warning("erasure-failed", tenant=tenant_id, room=room, code=error.code, erasure=str(erasure_id))
+        report, failed = await self._cleared(tenant_id, subject)
+        if failed:
+            log.warning("erasure-failed", tenant=tenant_id, failed=failed, erasure=str(erasure_id))
         status = "failed" if failed else "done"
         async with self._database.tenant(tenant_id) as tx:
             closed = await store.close_erasure(tx, tenant_id, erasure_id, status, report, self._clock.now())
@@ -124,17 +130,58 @@ class Erasures:
         known = await self.siblings(tenant_id, subject) if self.siblings is not None else ()
         return sorted({subject, *known})
 
-    async def _cleared(self, room: str, tenant_id: int, ids: Sequence[str]) -> dict[str, int]:
-        cleared: Counter[str] = Counter()
-        for each in ids:
-            for table, rows in (await self._erasers[room](tenant_id, each)).items():
-                cleared[table] += rows
-        return dict(cleared)
+    async def _cleared(self, tenant_id: int, subject: str) -> tuple[dict[str, Any], dict[str, str]]:
+        """What each room has to tell, and the codes of those that could not.
+
+        Without knowing all that was said about somebody no room is asked: an event that is still on its way would
+        bring back who was just forgotten.
+        """
+        try:
+            if self.settled is not None:
+                await self.settled(tenant_id)
+            ids = await self._ids_of(tenant_id, subject)
+        except _FAILURES as error:
+            code = _code(ACCEPTED, error)
+            return {ACCEPTED: {"error": code}}, {ACCEPTED: code}
+        report: dict[str, Any] = {}
+        failed: dict[str, str] = {}
+        for room in sorted(self._erasers, key=lambda each: each == self._last):
+            if failed and room == self._last:
+                report[room] = {"error": "WAITS_FOR_THE_OTHERS"}
+                continue
+            try:
+                report[room] = dict(await self._erasers[room](tenant_id, ids))
+            except _FAILURES as error:
+                failed[room] = _code(room, error)
+                report[room] = {"error": failed[room]}
+        return report, failed
 
     async def list(self, tenant_id: int, cursor: str | None, limit: int) -> Page[Erasure]:
         async with self._database.tenant(tenant_id) as tx:
             rows = await store.list_erasures(tx, tenant_id, after_id(cursor), limit + 1)
         return page(rows, limit, lambda row: id_of(row.erasure_id))
+
+
+def _code(room: str, error: Exception) -> str:
+    """For the report. The log names the statement that an engine refused, and not its words: they may name somebody."""
+    if isinstance(error, HandbillError):
+        return error.code
+    why = getattr(error, "sqlstate", getattr(error, "code", None))
+    log.error(
+        "eraser-broken", room=room, error=type(error).__name__, why=why, statement=getattr(error, "statement", None)
+    )
+    return "BROKEN"
+
+
+def _each(eraser: Eraser) -> WholeEraser:
+    async def whole(tenant_id: int, ids: list[str]) -> Mapping[str, int]:
+        cleared: Counter[str] = Counter()
+        for each in ids:
+            for table, rows in (await eraser(tenant_id, each)).items():
+                cleared[table] += rows
+        return dict(cleared)
+
+    return whole
 
 
 def _digest(tenant_id: int, subject: str) -> bytes:

@@ -13,9 +13,11 @@ from handbill.adstats.service import AdstatsService
 from handbill.banners.service import BannersService, Catalogue, CatalogueBook, ShowPolicy, ThrottlePolicy
 from handbill.caps.service import CapsService
 from handbill.contacts.service import ContactsPolicy, ContactsService
+from handbill.events.accepted import Accepted
 from handbill.events.capture import Capture, CapturePolicy
 from handbill.events.capture_limits import Allowance, Limits
 from handbill.events.edge import Edge, EdgePolicy
+from handbill.events.entries import Entries
 from handbill.events.forgetting import Forgetting
 from handbill.events.service import EventsService
 from handbill.infra.clickhouse import ClickHouse
@@ -32,6 +34,7 @@ from handbill.jobs.pressure import PressureLimits
 from handbill.jobs.service import JobsService, RelayPolicy
 from handbill.kit.telemetry import logs
 from handbill.messaging.service import MessagingService
+from handbill.people.overrides import Overrides
 from handbill.people.service import PeopleService
 from handbill.reports.service import ReportsService
 from handbill.reports.touches import Touches
@@ -39,7 +42,7 @@ from handbill.segments.service import SegmentsService
 from handbill.settings import Settings
 from handbill.tenants.seals import Sealer
 from handbill.tenants.service import TenantService
-from handbill.wiring import addresses, schema, secrets
+from handbill.wiring import addresses, schema, secrets, shipping
 from handbill.wiring.audience import AddressBook
 
 _log = logs.get("wiring")
@@ -78,27 +81,25 @@ class House:
         self.catalogue = Catalogue(self.database, self.redis, self.clock)
         self.caps = CapsService(self.redis, self.database, CatalogueBook(self.catalogue), self.clock)
         self.people = PeopleService(
-            self.database, self.redis, self.tenants.audit, self.clock, followers=[self.caps.regrouped]
+            self.database,
+            self.redis,
+            self.tenants.audit,
+            self.clock,
+            followers=[self.caps.regrouped],
+            overrides=Overrides(self.database, self.clickhouse),
         )
         self.caps.follow(self.people.groups)
         self.segments = SegmentsService(self.database, self.redis, self.tenants, self.clock)
         self.insights = _insights(self)
         self.banners = _banners(self)
-        self.tenants.erasures.join("caps", self.caps.erase, self.caps.export)
-        self.tenants.erasures.join("banners", self.banners.erasure.erase, self.banners.erasure.export)
-        self.tenants.erasures.join("segments", self.segments.erasure.erase, self.segments.erasure.export)
-        self.tenants.erasures.join("parked", self.events.dead.erase, self.events.dead.export)
-        history = Forgetting(self.database, self.clickhouse)
-        self.tenants.erasures.join("history", history.erase, history.export)
-        self.tenants.erasures.join("people", self.people.erase, self.people.export, last=True)
-        self.tenants.erasures.siblings = self.people.siblings
+        self.events.dead.reread = Entries(self.tenants, self.clock).again
+        self.events.dead.reship = shipping.reshipping(self)
         self.adstats = _adstats(self)
         self.reports = ReportsService(self.adstats, self.banners, Touches(self.clickhouse))
         self.contacts = _contacts(self)
-        self.tenants.erasures.join("contacts", self.contacts.erase)
         self.messaging = _messaging(self)
         self.contacts.runner.told = self.messaging.import_done
-        self.tenants.erasures.join("messaging", self.messaging.erasure.erase)
+        _erasures(self)
 
         self._core: tuple[tuple[str, Part], ...] = (
             ("postgres", self.database),
@@ -151,6 +152,29 @@ class House:
                 await part.stop()
             except Exception as error:  # noqa: BLE001 - one part's failure must not keep the next from stopping
                 _log.error("stop-failed", part=name, error=f"{type(error).__name__}: {error}")
+
+
+def _erasures(house: House) -> None:
+    """Every room that keeps something about people, in the order in which they are asked.
+
+    Parked events come before the history, where they may be on their way to; people last, who know which ids are one.
+    """
+    erasures, history = house.tenants.erasures, Forgetting(house.database, house.clickhouse)
+    accepted = Accepted(house.database, house.journal, house.lanes)
+
+    async def settled(tenant_id: int) -> None:
+        await accepted.counted()
+        await house.people.keeper.settle(tenant_id)
+
+    erasures.join_whole("caps", house.caps.erase, house.caps.export)
+    erasures.join_whole("banners", house.banners.erasure.erase, house.banners.erasure.export)
+    erasures.join_whole("segments", house.segments.erasure.erase, house.segments.erasure.export)
+    erasures.join_whole("parked", house.events.dead.erase, house.events.dead.export)
+    erasures.join_whole("history", history.erase, history.export)
+    erasures.join("contacts", house.contacts.erase)
+    erasures.join("messaging", house.messaging.erasure.erase)
+    erasures.join_whole("people", house.people.erase, house.people.export, last=True)
+    erasures.settled, erasures.siblings = settled, house.people.siblings
 
 
 def build(settings: Settings) -> House:

@@ -38,7 +38,7 @@ JOBS = {
     "cron.campaign_poll": "Begin campaigns whose time has come, fairly; end those that are over; ring idle numbers.",
     "cron.messaging_upkeep": "Measure fairness, forget worked-off webhooks.",
     "cron.connections": "Ask the providers anew about numbers and templates.",
-    "cron.retention": "Make months ahead, drop months nobody needs, forget keys past the horizon.",
+    "cron.retention": "Make months ahead, drop months nobody needs, forget keys past the horizon and replayed events.",
     **ADSTATS_CRON,
 }
 """The jobs of the queue `system`, each started by the clock."""
@@ -96,6 +96,7 @@ class SystemTasks:
 
     async def retention(self, job: Job, ctx: Any) -> int:
         await self._events.forget_keys(self._clock.now())
+        await self._events.forget_replayed(self._clock.now())
         await self._history.run()
         return len((await self._banners.retention.run()).dropped)
 

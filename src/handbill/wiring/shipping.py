@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from handbill.events.history import History
 from handbill.events.policy import ShippingPolicy
+from handbill.events.reshipping import Reshipping
 from handbill.events.shipping import Shipping
 from handbill.events.shipping_rows import RowMaker, retention_class
 from handbill.infra.migrations import migrate_clickhouse
@@ -15,8 +17,11 @@ from handbill.jobs.chores import Loop
 from handbill.kit.errors import NotFound
 from handbill.people.model import person_id
 from handbill.people.overrides import Overrides
+from handbill.people.squash import LOCK as SQUASH_LOCK
 from handbill.people.squash import Squash
-from handbill.wiring.house import House
+
+if TYPE_CHECKING:  # the house itself has parts of this
+    from handbill.wiring.house import House
 
 _PEOPLE_REMEMBERED = 100_000
 _EVERY_S = 1.0
@@ -39,6 +44,10 @@ def shipping(house: House) -> Shipping:
             hold_events=given.ship_most_events,
         ),
     )
+
+
+def reshipping(house: House) -> Reshipping:
+    return Reshipping(house.database, shipping(house), SQUASH_LOCK)
 
 
 def history(house: House) -> History:

@@ -98,22 +98,24 @@ on conflict (tenant_id, kind, subject, scope) do update set total = known.total 
 
 -- name: erase_views
 update caps.user_views set user_id = '', device_id = null, session_id = null, event_id = ''
-where tenant_id = $1 and user_id = $2
+where tenant_id = $1 and user_id = any ($2::text[])
 
 -- name: erase_totals
-delete from caps.cap_totals where tenant_id = $1 and user_id = $2
+delete from caps.cap_totals where tenant_id = $1 and user_id = any ($2::text[])
 
 -- name: erase_users
-delete from caps.users where tenant_id = $1 and user_id = $2
+delete from caps.users where tenant_id = $1 and user_id = any ($2::text[])
 
 -- name: erase_archive
 -- The user's own, and those of devices that nobody else was seen with.
 delete from caps.cap_archive a
 where a.tenant_id = $1
-  and (a.kind in ('user', 'alone') and a.subject = $2
+  and (a.kind in ('user', 'alone') and a.subject = any ($2::text[])
        or a.kind = 'device'
-          and a.subject in (select device_id from caps.users where tenant_id = $1 and user_id = $2)
-          and a.subject not in (select device_id from caps.users where tenant_id = $1 and user_id <> $2))
+          and a.subject in (select device_id from caps.users where tenant_id = $1 and user_id = any ($2::text[]))
+          and not exists (
+              select from caps.users u
+              where u.tenant_id = $1 and u.device_id = a.subject and u.user_id <> all ($2::text[])))
 
 -- name: export_views
 select banner_id, placement_id, campaign_id, event_id, device_id, session_id, view_timestamp, view_duration_ms,

@@ -48,6 +48,11 @@ def texts(fields: Mapping[bytes, bytes]) -> dict[str, str]:
     }
 
 
+def event_id(fields: Mapping[str, str], entry: str) -> str:
+    """The event's own, or else one made from the entry's."""
+    return next((fields[name] for name in _IDS if fields.get(name)), f"{DIALECT}:{entry}")
+
+
 def flat_event(fields: Mapping[str, str], entry: str, moment: Moment, terms: Terms, warned: Warned) -> CapturedEvent:
     """The one event of an entry. Raises Refused with the reason why it cannot be one."""
     try:
@@ -68,7 +73,7 @@ def _sent(fields: Mapping[str, str], entry: str) -> EventIn:
     return EventIn(
         event=fields.get("event") or fields.get("event_name") or None,
         distinct_id=fields.get("distinct_id") or None,
-        event_id=next((fields[name] for name in _IDS if fields.get(name)), f"{DIALECT}:{entry}"),
+        event_id=event_id(fields, entry),
         timestamp=_number(fields.get("timestamp")),
         anonymous_id=fields.get("anonymous_id") or None,
         properties=Raw(properties),

@@ -55,6 +55,11 @@ returning number
 -- no-tenant: lanes carry every tenant's events
 update events.lanes set projected = $3 where lane = $1 and epoch = $2
 
+-- name: lanes_at_work
+-- no-tenant: lanes carry every tenant's events
+select lane, cursor, coalesce(owner is not null and lease_until >= now(), false) as owned from events.lanes
+where lane = any ($1::text[])
+
 -- name: list_lanes
 -- no-tenant: lanes carry every tenant's events
 select lane, number, epoch, owner, lease_until, cursor, projected, moved_at from events.lanes order by number

@@ -17,7 +17,7 @@ select id from events.parked order by id desc limit 1
 
 -- name: parked_bodies
 -- no-tenant: $1 narrows to a tenant; the operator also sees rows that belong to nobody
-select id, parked_at, reason, body from events.parked
+select id, parked_at, reason, body, tenant_id, event_id from events.parked
 where replayed_at is null and ($1::int is null or tenant_id = $1) and ($2::text is null or reason = $2)
   and id > $3 and id <= $4 and ($6::uuid[] is null or id = any ($6))
 order by id
@@ -62,6 +62,18 @@ delete from events.parked where tenant_id = $1 and id = any ($2::uuid[])
 -- name: mark_replayed
 -- no-tenant: the ids were read under the caller's own filter
 update events.parked set replayed_at = now() where id = any ($1::uuid[])
+
+-- name: keep_out
+-- no-tenant: a lock is the installation's
+select pg_try_advisory_xact_lock($1)
+
+-- name: hold_parked
+-- no-tenant: the ids were read under the caller's own filter
+select id, body from events.parked where id = any ($1::uuid[]) and replayed_at is null order by id for update
+
+-- name: forget_replayed
+-- no-tenant: what was sent again long ago goes for everybody
+delete from events.parked where id in (select id from events.parked where replayed_at < $1 limit $2)
 
 -- name: parked_events
 select id, kind, reason, detail, parked_at, replayed_at from events.parked

@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from handbill.infra.clickhouse.client import ClickHouse, ClickHouseAway, ClickHouseBusy, ClickHouseError
+from handbill.infra.clickhouse.names import name_lists
 
-__all__ = ["ClickHouse", "ClickHouseAway", "ClickHouseBusy", "ClickHouseError"]
+__all__ = ["ClickHouse", "ClickHouseAway", "ClickHouseBusy", "ClickHouseError", "name_lists"]

@@ -43,6 +43,9 @@ class Journal(Protocol):
     async def wait(self, lane: str, after: str, timeout_s: float) -> None:
         """Return when something is behind the cursor, or the time is over. One waiter per lane and process."""
 
+    async def end(self, lane: str) -> str:
+        """The cursor behind all that was ever appended to the lane."""
+
     async def lag(self, lane: str, after: str) -> Lag: ...
 
     async def trim(self, lane: str, before: str, *, older_s: float = 600.0) -> int:

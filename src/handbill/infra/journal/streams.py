@@ -130,6 +130,9 @@ class StreamsJournal:
             await waiting[0].aclose()
 
     # --- looking after it
+    async def end(self, lane: str) -> str:
+        return _text(await self._redis.call("HGET", self._meta(lane), "last")) or START
+
     async def lag(self, lane: str, after: str) -> Lag:
         reply = await self._lag([self._stream(lane), self._meta(lane)], [after or START])
         total, born, last, now = (_text(field) for field in reply[:4])

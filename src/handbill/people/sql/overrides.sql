@@ -1,3 +1,9 @@
+-- name: lock_moves
+-- no-tenant: one chore ships the moves of all tenants
+-- Whoever writes ids into ClickHouse because of a move holds this from the question whose they are until they stand there.
+-- So does an erasure until its commit: what it takes away there cannot be brought back by somebody who asked before it.
+select pg_advisory_xact_lock(1886678131, 0)
+
 -- name: unshipped_ids
 -- no-tenant: one chore ships the moves of all tenants
 select tenant_id, distinct_id, person_id, version from people.distinct_ids

@@ -80,18 +80,23 @@ select words, moments from people.properties where tenant_id = $1 and distinct_i
 select distinct_id from people.distinct_ids where tenant_id = $1 and distinct_id = any ($2::text[])
 
 -- name: erase_edges
-delete from people.person_edges where tenant_id = $1 and (source_id = $2 or target_id = $2)
+delete from people.person_edges
+where tenant_id = $1 and (source_id = any ($2::text[]) or target_id = any ($2::text[]))
 returning edge_key
 
--- name: erase_book
-delete from people.properties where tenant_id = $1 and distinct_id = $2
+-- name: erase_books
+delete from people.properties where tenant_id = $1 and distinct_id = any ($2::text[])
 
--- name: erase_id
-delete from people.distinct_ids where tenant_id = $1 and distinct_id = $2
+-- name: erase_ids
+delete from people.distinct_ids where tenant_id = $1 and distinct_id = any ($2::text[])
 
--- name: erase_mark
-delete from people.unfolded where tenant_id = $1 and distinct_id = $2
+-- name: erase_plans
+-- After the ids: a squash that has just planned one of them held its row until its plan stood.
+delete from people.squashing where tenant_id = $1 and distinct_id = any ($2::text[])
+
+-- name: erase_marks
+delete from people.unfolded where tenant_id = $1 and distinct_id = any ($2::text[])
 
 -- name: erase_followups
 -- The others in it are told anew by the folding that follows.
-delete from people.followups where tenant_id = $1 and $2 = any (ids)
+delete from people.followups where tenant_id = $1 and ids && $2::text[]

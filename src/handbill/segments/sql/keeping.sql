@@ -143,10 +143,10 @@ select person_id, distinct_id from people.distinct_ids where tenant_id = $1 and 
 -- name: person_behind
 select person_id from people.distinct_ids where tenant_id = $1 and distinct_id = $2
 
--- name: erase_person
+-- name: erase_people
 delete from segments.segment_members m
 using people.distinct_ids d
-where d.tenant_id = $1 and d.distinct_id = $2 and m.tenant_id = $1 and m.person_id = d.person_id
+where d.tenant_id = $1 and d.distinct_id = any ($2::text[]) and m.tenant_id = $1 and m.person_id = d.person_id
 returning m.segment_id
 
 -- name: export_person
