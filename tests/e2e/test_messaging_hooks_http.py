@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from handbill.infra.postgres import Database
 from handbill.infra.redis import Redis
 from handbill.infra.sqlfiles import Sql
+from handbill.messaging.incoming import LARGEST
 from handbill.messaging.webhooks import sign
 from handbill.tenants.model import NewKey
 from handbill.tenants.service import TenantService
@@ -82,14 +84,18 @@ async def test_a_connection_and_its_webhook(
     plain = {"Content-Type": "application/json"}
     (await api("POST", address, data=body, headers=plain)).problem(403, "WEBHOOK_SIGNATURE")
     (await api("POST", address, data=body + b" ", headers=signed)).problem(403, "WEBHOOK_SIGNATURE")
-    (await api("POST", address, data=b" " * (LIMIT + 1), headers=signed)).problem(413, "TOO_LARGE")
+    (await api("POST", address, data=io.BytesIO(b" " * (LARGEST + 1)), headers=signed)).problem(413, "TOO_LARGE")
+    whole = b'{"object":"whatsapp_business_account","entry":[]}'.ljust(LARGEST)
+    large = {"X-Hub-Signature-256": sign(SECRET, whole), "Content-Type": "application/json"}
+    assert (await api("POST", address, data=io.BytesIO(whole), headers=large)).json() == {"new": True}, "its own limit"
+    (await api("POST", "/admin/hooks", key=mine, data=b" " * (LIMIT + 1), headers=plain)).problem(413, "TOO_LARGE")
     unknown = address[:-4] + "0000"
     (await api("POST", unknown, data=body, headers=signed)).problem(404, "CONNECTION_NOT_FOUND")
     assert (await api("POST", address, data=body, headers=signed)).json() == {"new": True}
     assert (await api("POST", address, data=body, headers=signed)).json() == {"new": False}
     async with database.worker() as tx:
         kept = await tx.fetch(_KEPT, tenant)
-    assert [bytes(row["body"]) for row in kept] == [body], "byte for byte, once"
+    assert sorted(bytes(row["body"]) for row in kept) == sorted([body, whole]), "byte for byte, once"
 
     hook_of_meta = {"url": api.base + address, "verify_token": connection["verify_token"], "app_secret": SECRET}
     await fake.control(webhook=hook_of_meta, inbound=[{"number": NUMBER, "sender": "4915112345679", "text": "Me too"}])
