@@ -47,6 +47,7 @@ do $$ begin
     end if;
     if to_regclass('contacts.contacts') is null then
         create table contacts.contacts (tenant_id int not null, contact_id uuid not null,
+            phone text, whatsapp text, email text, external_id text,
             granted text[] not null default '{}', denied text[] not null default '{}',
             created_at timestamptz not null, updated_at timestamptz not null, primary key (tenant_id, contact_id));
         perform handbill_wall('contacts.contacts');

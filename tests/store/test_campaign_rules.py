@@ -346,3 +346,31 @@ async def test_the_sweeper_frees_claims_and_calls_attempts_unknown(bench: Bench)
 
 def _in(bench: Bench, hours: int) -> Any:
     return bench.clock.now() + timedelta(hours=hours)
+
+
+async def test_an_erasure_leaves_what_is_counted_and_nothing_that_names_anybody(bench: Bench, engines: Engines) -> None:
+    address, contact = "+491712121212", uuid.uuid4()
+    connection = await asyncpg.connect(engines.postgres_url)
+    try:
+        await connection.execute(
+            "insert into contacts.contacts (tenant_id, contact_id, phone, whatsapp, external_id, created_at,"
+            " updated_at) values ($1, $2, $3, $3, 'ada', now(), now())", bench.tenant, contact, address,
+        )  # fmt: skip
+        bench.book.default = [Recipient(contact, address, {"name": "Ada"}), *people(2)]
+        sent = await bench.begun()
+        await bench.turn()
+        waiting = await bench.begun()
+        done = await bench.service.erasure.erase(bench.tenant, "ada")
+        assert done["messaging.messages"] == 2
+        assert await bench.service.erasure.erase(bench.tenant, "nobody") == {}
+        left = await connection.fetchval(
+            "select count(*) from messaging.messages m where m.tenant_id = $1 and m::text like '%' || $2 || '%'",
+            bench.tenant, address.lstrip("+"),
+        )  # fmt: skip
+        assert left == 0
+    finally:
+        await connection.close()
+    assert await bench.states(sent) == {"accepted": 3}
+    assert await bench.reasons(waiting) == {"skipped": {"erased": 1}}
+    for campaign in (sent, waiting):
+        assert (await bench.service.campaigns.verify(bench.tenant, campaign)).holds

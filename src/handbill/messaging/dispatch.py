@@ -40,6 +40,11 @@ _log = logs.get("messaging")
 
 QUEUE = "message_dispatch"
 TOKENS = 16
+CLAIMS = 4
+"""Claims of one process at once: attempts and outcomes must find a connection free, however many numbers begin."""
+FRESH_S = 2.0
+Words = dict[UUID, tuple[Campaign, Template | None]]
+"""Campaigns and their templates, by campaign."""
 ONE_DAY = timedelta(milliseconds=COUNTED_MS)
 
 
@@ -109,6 +114,8 @@ class Dispatcher:
         self._ids = ids
         self.policy = policy or TurnPolicy()
         self._slots = Slots(self.policy.in_flight)
+        self._claiming = asyncio.Semaphore(CLAIMS)
+        self._said: dict[tuple[int, UUID], tuple[float, tuple[Campaign, Template | None]]] = {}
 
     # --- ringing
 
@@ -171,16 +178,25 @@ class Dispatcher:
                 await self.ring_retries(tx, state.tenant_id)
 
     async def _claim(self, state: _Turn) -> deque[Ready]:
+        async with self._claiming:
+            rows, words = await self._claimed(state)
+        for row in rows:
+            if row.state == "skipped":
+                metrics.MESSAGE_SKIPS.labels(row.reason).inc()
+                state.done.skipped += 1
+        return await self._filled(state, [row for row in rows if row.state == "claimed"], words)
+
+    async def _claimed(self, state: _Turn) -> tuple[list[Claimed], Words]:
         now = self._clock.now()
         state.claim = self._ids.new()
         async with self._database.worker() as tx:
             number = await store.lock_number(tx, state.tenant_id, state.number_id, state.turn, now)
             if number is None or (state.turn is not None and not number.ours):
                 state.ended = True
-                return deque()
+                return [], {}
             if number.paused or number.stopped:
                 await self._let_go(tx, state)
-                return deque()
+                return [], {}
             self._set(state, number)
             limit = min(number.per_second, state.pace or number.per_second, self.policy.in_flight)
             await tx.execute(S.lock_counted, state.tenant_id, number.tier is not None)
@@ -192,17 +208,9 @@ class Dispatcher:
                 due_at = await tx.fetchval(S.next_due, state.tenant_id, state.number_id, state.retries, now)
                 if due_at is None or due_at > now:
                     await self._let_go(tx, state)
-                else:
-                    await self._hold(tx, state, now)
-            else:
-                await self._hold(tx, state, now)
-            mine = [row for row in rows if row.state == "claimed"]
-            words = await self._words(tx, state, mine)
-        for row in rows:
-            if row.state == "skipped":
-                metrics.MESSAGE_SKIPS.labels(row.reason).inc()
-                state.done.skipped += 1
-        return await self._filled(state, mine, words)
+            if not state.ended:
+                await self._hold(tx, state, number, now)
+            return rows, await self._words(tx, state, rows)
 
     def _set(self, state: _Turn, number: NumberRow) -> None:
         state.number = number
@@ -212,9 +220,10 @@ class Dispatcher:
         by_tier = tiers.get(number.tenant_tier, policy.standard_per_second)
         state.pace = by_tier if number.tenant_pace is None else number.tenant_pace
 
-    async def _hold(self, tx: Tx, state: _Turn, now: datetime) -> None:
-        if state.turn is not None:
-            until = now + timedelta(seconds=self.policy.lease_s)
+    async def _hold(self, tx: Tx, state: _Turn, number: NumberRow, now: datetime) -> None:
+        lease = timedelta(seconds=self.policy.lease_s)
+        if state.turn is not None and number.turn_until - now < lease / 2:
+            until = now + lease
             await tx.execute(S.hold_turn, state.tenant_id, state.number_id, state.turn, until)
 
     async def _let_go(self, tx: Tx, state: _Turn) -> None:
@@ -223,11 +232,14 @@ class Dispatcher:
         if state.turn is not None:
             await tx.execute(S.hold_turn, state.tenant_id, state.number_id, None, self._clock.now())
 
-    async def _words(
-        self, tx: Tx, state: _Turn, rows: Sequence[Claimed]
-    ) -> dict[UUID, tuple[Campaign, Template | None]]:
-        found: dict[UUID, tuple[Campaign, Template | None]] = {}
-        for campaign_id in {row.campaign_id for row in rows}:
+    async def _words(self, tx: Tx, state: _Turn, rows: Sequence[Claimed]) -> Words:
+        """What the campaigns of these say; remembered for a moment, as every turn asks for the same."""
+        found: Words = {}
+        for campaign_id in {row.campaign_id for row in rows if row.state == "claimed"}:
+            known = self._said.get((state.tenant_id, campaign_id))
+            if known is not None and self._clock.monotonic() - known[0] < FRESH_S:
+                found[campaign_id] = known[1]
+                continue
             campaign = await store.read_campaign(tx, state.tenant_id, campaign_id)
             assert campaign is not None
             used, template = campaign.content, None
@@ -236,11 +248,12 @@ class Dispatcher:
                     tx, state.tenant_id, campaign.connection_id, used.name, used.language
                 )
             found[campaign_id] = (campaign, template)
+            if len(self._said) > 1_000:
+                self._said.clear()
+            self._said[(state.tenant_id, campaign_id)] = (self._clock.monotonic(), found[campaign_id])
         return found
 
-    async def _filled(
-        self, state: _Turn, rows: Sequence[Claimed], words: dict[UUID, tuple[Campaign, Template | None]]
-    ) -> deque[Ready]:
+    async def _filled(self, state: _Turn, rows: Sequence[Claimed], words: Words) -> deque[Ready]:
         ready: deque[Ready] = deque()
         skipped: list[Settlement] = []
         for row in rows:

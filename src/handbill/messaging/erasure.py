@@ -15,12 +15,19 @@ class Erasure:
         self._contacts = contacts
 
     async def erase(self, tenant_id: int, subject: str) -> Mapping[str, int]:
-        """The subject is an address as it is written on the channel. Safe to repeat."""
-        if "\0" in subject or not subject.lstrip("+").isdecimal():
+        """The subject is an address on the channel, or whatever a contact is known by. Safe to repeat, and to be asked
+        before the address book forgets the contact."""
+        if "\0" in subject:
             return {}
-        addresses = sorted({subject, self._contacts.address("whatsapp", subject.lstrip("+"))})
+        known: set[str] = set()
+        if subject.lstrip("+").isdecimal():
+            known |= {subject, self._contacts.address("whatsapp", subject.lstrip("+"))}
         counts: dict[str, int] = {}
         async with self._database.worker() as tx:
+            known |= {row["a"] for row in await tx.fetch(S.addresses_of, tenant_id, subject)}
+            addresses = sorted(known)
+            if not addresses:
+                return {}
             for table in ("messages", "inbound", "reached", "undeliverable", "preferences"):
                 counts[f"messaging.{table}"] = await tx.execute(S[f"erase_{table}"], tenant_id, addresses)
             counts["messaging.hook_deliveries"] = await tx.execute(S.erase_deliveries, tenant_id, addresses)

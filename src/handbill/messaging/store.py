@@ -37,6 +37,7 @@ class NumberRow(msgspec.Struct, frozen=True, kw_only=True):
     waba_id: str
     portfolio: str
     ours: bool
+    turn_until: datetime
     paused: bool
     stopped: bool
     tenant_pace: int | None

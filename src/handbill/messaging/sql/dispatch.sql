@@ -3,7 +3,7 @@
 -- A turn of a number begins: whoever holds its row is the only one that claims for it.
 -- name: lock_number
 select n.number_id, n.connection_id, n.per_second, n.tier, n.throttled, c.waba_id, c.portfolio,
-    n.turn is not distinct from $3::uuid as ours,
+    n.turn is not distinct from $3::uuid as ours, n.turn_until,
     coalesce(n.paused_until > $4, false) as paused, n.paused_until,
     coalesce(s.stopped, false) or t.status <> 'active' as stopped, s.per_second as tenant_pace, t.tier as tenant_tier
 from messaging.numbers n

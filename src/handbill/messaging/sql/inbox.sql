@@ -126,6 +126,9 @@ update messaging.messages set address = 'erased:' || message_id, contact_id = nu
     claim = case when state in ('pending', 'claimed') then null else claim end
 where tenant_id = $1 and address = any ($2::text[]);
 
+-- name: addresses_of
+select a from messaging.addresses_of($1, $2) a where a is not null and $1::int is not null;  -- of this tenant_id
+
 -- name: erase_inbound
 update messaging.inbound set address = 'erased', name = '', text = '', payload = '', media_id = null
 where tenant_id = $1 and address = any ($2::text[]);

@@ -321,6 +321,20 @@ begin
 end
 $$;
 
+-- The addresses of whoever is known by this id: for an erasure, which must come here before the contact itself is gone.
+create function messaging.addresses_of(tenant int, subject text) returns setof text
+    language plpgsql stable
+as $$
+begin
+    if to_regclass('contacts.contacts') is null then
+        return;
+    end if;
+    return query
+        select unnest(array[c.whatsapp, c.phone, c.email]) from contacts.contacts c
+        where c.tenant_id = tenant and (c.external_id = subject or c.phone = subject or c.email = lower(subject));
+end
+$$;
+
 select handbill_wall(t) from unnest(array[
     'messaging.switches', 'messaging.connections', 'messaging.numbers', 'messaging.templates', 'messaging.campaigns',
     'messaging.messages', 'messaging.reached', 'messaging.undeliverable', 'messaging.webhook_inbox', 'messaging.inbound',
