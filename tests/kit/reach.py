@@ -98,6 +98,9 @@ class Book:
     def address(self, channel: str, wire: str) -> str:
         return "+" + wire.lstrip("+")
 
+    def spellings(self, channel: str, address: str) -> tuple[str, ...]:
+        return (address,)
+
 
 async def stand_in(postgres_url: str) -> None:
     """Make the contacts' tables that claims look at, unless they are there."""

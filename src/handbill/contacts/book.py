@@ -259,17 +259,6 @@ class Book:
         async with self._database.tenant(tenant_id) as tx:
             return await store.audience_page(tx, tenant_id, channel, chosen, after, limit, self._clock.now())
 
-    # --- erasure
-
-    async def erase(self, tenant_id: int, subject: str) -> Mapping[str, int]:
-        """Contacts known by this id or address go, with what was logged of them. Suppressions stay: they protect."""
-        if "\x00" in subject:
-            return {}
-        phone = phones.normalise(subject, None)[0] if subject.startswith("+") else None
-        email = emails.normalise(subject)[0] if "@" in subject else None
-        async with self._database.worker() as tx:
-            return await store.erase(tx, tenant_id, subject, phone, email)
-
     async def _note(self, tx: Tx, tenant_id: int, actor: str, action: str, contact_id: UUID) -> None:
         """The log names the contact, never its address: an erasure must not have to search the log."""
         await self._audit.write(tx, tenant_id, actor=actor, action=action, object=f"contact {contact_id}")

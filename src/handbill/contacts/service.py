@@ -23,6 +23,7 @@ import msgspec
 from handbill.contacts import import_store as store
 from handbill.contacts import phones
 from handbill.contacts.book import Book, People, address_of
+from handbill.contacts.erasure import Erasure
 from handbill.contacts.imports import Imports, file_chunks
 from handbill.contacts.running import SLICE_ROWS, Runner
 from handbill.contacts.sources import Bounds
@@ -46,6 +47,7 @@ __all__ = [
     "address_of",
     "file_chunks",
     "from_whatsapp",
+    "spellings",
 ]
 
 STATE = (
@@ -61,6 +63,7 @@ STATE = (
 )
 
 from_whatsapp = phones.from_whatsapp
+spellings = phones.forms
 
 
 class ContactsPolicy(msgspec.Struct, frozen=True):
@@ -107,7 +110,9 @@ class ContactsService:
         self.suppressed = self.book.suppressed
         self.opt_out = self.book.opt_out
         self.opt_in = self.book.opt_in
-        self.erase = self.book.erase
+        self.erasure = Erasure(database)
+        self.erase = self.erasure.erase
+        self.export = self.erasure.export
 
     async def sweep(self) -> int:
         """Remove files and reports that are old, and suppressions that have ended. How many files went."""

@@ -189,17 +189,44 @@ async def sweep_suppressions(tx: Tx, now: datetime) -> int:
     return await tx.execute(S.sweep_suppressions, now)
 
 
-async def erase(tx: Tx, tenant_id: int, subject: str, phone: str | None, email: str | None) -> dict[str, int]:
+class _Subject(msgspec.Struct, frozen=True):
+    """Whom an erasure or an export is about: contacts, and every address of theirs."""
+
+    ids: list[UUID]
+    phones: list[str]
+    emails: list[str]
+    words: list[str]
+    """What a rejected row is searched for: nothing so short that it stands in everybody's row."""
+
+
+async def _subject(tx: Tx, tenant_id: int, subject: str, phone: str | None, email: str | None) -> _Subject:
     rows = await tx.fetch(S.erase_find, tenant_id, subject, phone, email)
-    ids = [row["contact_id"] for row in rows]
     phones = sorted({row["phone"] for row in rows if row["phone"]} | ({phone} if phone else set()))
     emails = sorted({row["email"] for row in rows if row["email"]} | ({email} if email else set()))
     words = [word for word in (subject, *phones, *emails) if len(word) >= 5]
+    return _Subject([row["contact_id"] for row in rows], phones, emails, words)
+
+
+async def erase(tx: Tx, tenant_id: int, subject: str, phone: str | None, email: str | None) -> dict[str, int]:
+    one = await _subject(tx, tenant_id, subject, phone, email)
     return {
-        "contacts.contacts": await tx.execute(S.erase_contacts, tenant_id, ids),
-        "contacts.consent_log": await tx.execute(S.forget_consents, tenant_id, ids),
-        "contacts.import_changes": await tx.execute(S.erase_changes, tenant_id, ids),
-        "contacts.import_rows": await tx.execute(S.erase_staged, tenant_id, subject, phones, emails),
-        "contacts.import_findings": await tx.execute(S.erase_findings, tenant_id, words),
-        "contacts.suppressions": await tx.execute(S.erase_suppression_notes, tenant_id, [*phones, *emails]),
+        "contacts.contacts": await tx.execute(S.erase_contacts, tenant_id, one.ids),
+        "contacts.consent_log": await tx.execute(S.forget_consents, tenant_id, one.ids),
+        "contacts.import_changes": await tx.execute(S.erase_changes, tenant_id, one.ids),
+        "contacts.import_rows": await tx.execute(S.erase_staged, tenant_id, subject, one.phones, one.emails),
+        "contacts.import_findings": await tx.execute(S.erase_findings, tenant_id, one.words),
+        "contacts.suppressions": await tx.execute(S.erase_suppression_notes, tenant_id, [*one.phones, *one.emails]),
     }
+
+
+async def export(
+    tx: Tx, tenant_id: int, subject: str, phone: str | None, email: str | None, most: int
+) -> dict[str, list[dict[str, Any]]]:
+    one = await _subject(tx, tenant_id, subject, phone, email)
+    rows = {
+        "contacts.contacts": await tx.fetch(S.export_contacts, tenant_id, one.ids, most),
+        "contacts.consent_log": await tx.fetch(S.export_consents, tenant_id, one.ids, most),
+        "contacts.import_findings": await tx.fetch(S.export_findings, tenant_id, one.words, most),
+        "contacts.suppressions": await tx.fetch(S.export_suppressions, tenant_id, [*one.phones, *one.emails], most),
+    }
+    return {table: [dict(row) for row in found] for table, found in rows.items()}

@@ -49,3 +49,7 @@ class Contacts(Protocol):
     def address(self, channel: str, wire: str) -> str:
         """The normalised address behind a provider's spelling of it."""
         ...
+
+    def spellings(self, channel: str, address: str) -> tuple[str, ...]:
+        """Every way a provider may spell the address, itself included: to find it in what came."""
+        ...

@@ -1,17 +1,20 @@
-"""The address book as messaging sees it: an adapter over the contacts' service and the segments."""
+"""Contacts and messaging meet here: the address book as campaigns see it, and a person forgotten in both."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
-from typing import cast
+from typing import Any, cast
 from uuid import UUID
 
 from handbill.contacts.model import Audience, Channel
 from handbill.contacts.model import Recipient as Contact
-from handbill.contacts.service import ContactsService, from_whatsapp
+from handbill.contacts.service import ContactsService, from_whatsapp, spellings
 from handbill.infra.postgres import Tx
+from handbill.kit.errors import Conflict, NotFound
 from handbill.messaging.plan import AudienceSpec
 from handbill.messaging.ports import AudiencePage, Recipient, Why
+from handbill.messaging.service import MessagingService
 from handbill.segments.service import SegmentsService
 
 ZONE_FIELDS = ("time_zone", "timezone", "zone")
@@ -33,9 +36,16 @@ class AddressBook:
         kept = page
         if spec.segment_id is not None:
             names = [one.external_id for one in page if one.external_id]
-            inside = await self._segments.inside(tenant_id, spec.segment_id, names)
+            inside = await self._inside(tenant_id, spec.segment_id, names)
             kept = [one for one in page if one.external_id in inside]
         return AudiencePage([_recipient(one) for one in kept], page[-1].contact_id if len(page) == limit else None)
+
+    async def _inside(self, tenant_id: int, segment: UUID, names: list[str]) -> set[str]:
+        """A segment that is gone is no fault of whoever asks: the campaign's audience is, and that pauses it."""
+        try:
+            return await self._segments.inside(tenant_id, segment, names)
+        except NotFound as error:
+            raise Conflict("The audience's segment is gone; nobody was chosen.", code=error.code) from error
 
     async def suppress(
         self, tx: Tx, tenant_id: int, channel: str, address: str, why: Why, until: datetime | None, note: str
@@ -50,6 +60,26 @@ class AddressBook:
 
     def address(self, channel: str, wire: str) -> str:
         return from_whatsapp(wire)
+
+    def spellings(self, channel: str, address: str) -> tuple[str, ...]:
+        return spellings(address)
+
+
+class Reach:
+    """One room of the erasure registry. Messages are found by the address book's word for the person, so it forgets
+    only after they did: an erasure that failed between the two is asked for again and still finds them."""
+
+    def __init__(self, contacts: ContactsService, messaging: MessagingService) -> None:
+        self._contacts = contacts
+        self._messaging = messaging
+
+    async def erase(self, tenant_id: int, subject: str) -> Mapping[str, int]:
+        cleared = await self._messaging.erasure.erase(tenant_id, subject)
+        return {**cleared, **await self._contacts.erase(tenant_id, subject)}
+
+    async def export(self, tenant_id: int, subject: str, most: int) -> Mapping[str, list[dict[str, Any]]]:
+        found = await self._contacts.export(tenant_id, subject, most)
+        return {**found, **await self._messaging.erasure.export(tenant_id, subject, most)}
 
 
 def _recipient(one: Contact) -> Recipient:

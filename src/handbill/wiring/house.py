@@ -43,7 +43,7 @@ from handbill.settings import Settings
 from handbill.tenants.seals import Sealer
 from handbill.tenants.service import TenantService
 from handbill.wiring import addresses, schema, secrets, shipping
-from handbill.wiring.audience import AddressBook
+from handbill.wiring.audience import AddressBook, Reach
 
 _log = logs.get("wiring")
 
@@ -161,6 +161,7 @@ def _erasures(house: House) -> None:
     """
     erasures, history = house.tenants.erasures, Forgetting(house.database, house.clickhouse)
     accepted = Accepted(house.database, house.journal, house.lanes)
+    reach = Reach(house.contacts, house.messaging)
 
     async def settled(tenant_id: int) -> None:
         await accepted.counted()
@@ -171,8 +172,7 @@ def _erasures(house: House) -> None:
     erasures.join_whole("segments", house.segments.erasure.erase, house.segments.erasure.export)
     erasures.join_whole("parked", house.events.dead.erase, house.events.dead.export)
     erasures.join_whole("history", history.erase, history.export)
-    erasures.join("contacts", house.contacts.erase)
-    erasures.join("messaging", house.messaging.erasure.erase)
+    erasures.join("reach", reach.erase, reach.export)
     erasures.join_whole("people", house.people.erase, house.people.export, last=True)
     erasures.settled, erasures.siblings = settled, house.people.siblings
 

@@ -141,6 +141,23 @@ where tenant_id = $1 and exists (select from unnest($2::text[]) w where position
 -- name: erase_suppression_notes
 update contacts.suppressions set note = null where tenant_id = $1 and address = any ($2::text[]) and note is not null
 
+-- name: export_contacts
+select contact_id, phone, whatsapp, email, external_id, name, locale, attributes, tags, granted, denied, created_at, updated_at
+from contacts.contacts where tenant_id = $1 and contact_id = any ($2::uuid[]) order by contact_id limit $3
+
+-- name: export_consents
+select contact_id, at, channel, granted, source, proof, actor, import_id from contacts.consent_log
+where tenant_id = $1 and contact_id = any ($2::uuid[]) order by contact_id, consent_id limit $3
+
+-- name: export_findings
+select import_id, row_no, severity, code, field, original from contacts.import_findings
+where tenant_id = $1 and exists (select from unnest($2::text[]) w where position(w in original) > 0)
+order by import_id, row_no, finding limit $3
+
+-- name: export_suppressions
+select channel, address, reason, until, note, created_at from contacts.suppressions
+where tenant_id = $1 and address = any ($2::text[]) order by channel, address limit $3
+
 -- name: sweep_findings
 -- no-tenant: reports grow old in the same way for everybody
 delete from contacts.import_findings f using contacts.imports i

@@ -150,7 +150,7 @@ set state = 'pending', reason = null, attempts = 0, due_at = $3, claim = null, s
     old_wamids = case when m.wamid is null then m.old_wamids else m.old_wamids || m.wamid end,
     wamid = null, accepted_at = null, sent_at = null, error_code = null, error_details = null
 where m.tenant_id = $1 and m.campaign_id = $2 and m.state = 'failed' and m.reason <> 'unknown'
-    and ($4::text[] is null or m.reason = any ($4))
+    and m.address not like 'erased:%' and ($4::text[] is null or m.reason = any ($4))
 returning m.message_id;
 
 -- name: list_messages

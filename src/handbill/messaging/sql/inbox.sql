@@ -120,17 +120,24 @@ where tenant_id = $1 and ($2::timestamptz is null or (at, alert_key) < ($2, $3))
 
 -- Erasure: the address and what was said go; the countable row stays, under a name nobody can read back.
 -- name: erase_messages
-update messaging.messages set address = 'erased:' || message_id, contact_id = null, fields = '{}', zone = null, error_details = null,
-    state = case when state in ('pending', 'claimed') then 'skipped' else state end,
-    reason = case when state in ('pending', 'claimed') then 'erased' else reason end,
-    claim = case when state in ('pending', 'claimed') then null else claim end
-where tenant_id = $1 and address = any ($2::text[]);
+-- Campaign by campaign: the index that keeps an address once in a campaign is the one that leads to it. The provider's
+-- name for a message has the person's number in it, for whoever decodes it; a word stays, so that no late status brings it back.
+update messaging.messages m
+set address = 'erased:' || m.message_id, contact_id = null, fields = '{}', zone = null, error_details = null,
+    wamid = case when m.wamid is not null then 'erased' end, old_wamids = '{}',
+    state = case when m.state in ('pending', 'claimed') then 'skipped' else m.state end,
+    reason = case when m.state in ('pending', 'claimed') then 'erased' else m.reason end,
+    claim = case when m.state in ('pending', 'claimed') then null else m.claim end
+from messaging.campaigns c
+where c.tenant_id = $1 and m.tenant_id = $1 and m.campaign_id = c.campaign_id and m.channel = c.channel
+    and m.address = any ($2::text[]);
 
 -- name: addresses_of
 select a from messaging.addresses_of($1, $2) a where a is not null and $1::int is not null;  -- of this tenant_id
 
 -- name: erase_inbound
-update messaging.inbound set address = 'erased', name = '', text = '', payload = '', media_id = null
+update messaging.inbound set wamid = 'erased:' || gen_random_uuid(), address = 'erased', name = '', text = '', payload = '',
+    media_id = null, reply_to = null
 where tenant_id = $1 and address = any ($2::text[]);
 
 -- name: erase_reached
@@ -146,7 +153,34 @@ delete from messaging.preferences where tenant_id = $1 and address = any ($2::te
 delete from messaging.webhook_inbox
 where tenant_id = $1 and state <> 'new' and exists (select from unnest($2::text[]) a where position(convert_to(ltrim(a, '+'), 'UTF8') in body) > 0);
 
+-- name: erase_alerts
+delete from messaging.alerts
+where tenant_id = $1 and exists (select from unnest($2::text[]) a where position(convert_to(ltrim(a, '+'), 'UTF8') in body) > 0);
+
 -- name: erase_deliveries
 update messaging.hook_deliveries set body = '{}', state = case when state = 'waiting' then 'failed' else state end,
     error = case when state = 'waiting' then 'erased' else error end
 where tenant_id = $1 and exists (select from unnest($2::text[]) a where position(a in body::text) > 0);
+
+-- name: export_messages
+select m.message_id, m.campaign_id, c.name as campaign, m.channel, m.address, m.contact_id, m.fields::text as fields, m.zone, m.state,
+    m.reason, m.accepted_at, m.sent_at, m.failed_at, m.delivered_at, m.read_at, m.error_code, m.error_details, m.created_at
+from messaging.campaigns c
+join messaging.messages m on m.tenant_id = $1 and m.campaign_id = c.campaign_id and m.channel = c.channel and m.address = any ($2::text[])
+where c.tenant_id = $1 order by m.created_at, m.message_id limit $3;
+
+-- name: export_inbound
+select wamid, number_id, address, name, at, kind, text, payload, media_id, reply_to, wish from messaging.inbound
+where tenant_id = $1 and address = any ($2::text[]) order by at, wamid limit $3;
+
+-- name: export_preferences
+select channel, address, wish, at from messaging.preferences
+where tenant_id = $1 and address = any ($2::text[]) order by channel, address limit $3;
+
+-- name: export_reached
+select portfolio, address, last_at from messaging.reached
+where tenant_id = $1 and address = any ($2::text[]) order by portfolio, address limit $3;
+
+-- name: export_undeliverable
+select channel, address, hits, last_at from messaging.undeliverable
+where tenant_id = $1 and address = any ($2::text[]) order by channel, address limit $3;

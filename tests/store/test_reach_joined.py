@@ -1,0 +1,219 @@
+"""Where contacts, segments and messaging meet, on the real tables: wishes, audiences, what a claim may send."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, cast
+from uuid import UUID, uuid4
+
+import pytest
+
+from handbill.contacts.model import NewConsent, NewContact
+from handbill.contacts.service import Book, ContactsService
+from handbill.infra.postgres import Database
+from handbill.infra.redis import Redis
+from handbill.infra.sqlfiles import Sql
+from handbill.kit.errors import Busy, Conflict, NotFound
+from handbill.messaging.plan import AudienceSpec
+from handbill.wiring.audience import AddressBook
+from tests.conftest import MakeTenant
+from tests.kit.address_book import ACTOR, contacts
+from tests.kit.engines import Engines
+from tests.kit.graph import graph
+from tests.kit.reach import room as messaging_room
+from tests.kit.segments_room import Room, segments_room
+
+MAY_NOT = Sql(
+    "select place, reason from messaging.may_not_send($1, $2, $3, $4, $5, $6) where reason is not null",
+    "ask_may_not_send",
+    "tests",
+    "the tenant is the function's first argument",
+)
+ANA, BOB = "+5511987654321", "+5511987650000"
+
+
+@pytest.fixture
+def service(database: Database, redis: Redis, tmp_path: Path) -> ContactsService:
+    return contacts(database, redis, tmp_path / "uploads")
+
+
+@pytest.fixture
+def book(service: ContactsService) -> Book:
+    return service.book
+
+
+@pytest.fixture
+async def room(database: Database, redis: Redis, tenant: int) -> AsyncIterator[Room]:
+    async with segments_room(database, redis, tenant) as made:
+        yield made
+
+
+# --- wishes
+
+
+async def test_a_start_takes_back_a_stop_and_nothing_else(book: Book, tenant: int, make_tenant: MakeTenant) -> None:
+    other = await make_tenant()
+    ana, shared, bob = [
+        (await book.create(tenant, NewContact(phone=phone, name=name), actor=ACTOR)).contact_id
+        for phone, name in ((ANA, "ana"), (ANA, "ana's mother"), (BOB, "bob"))
+    ]
+    theirs = (await book.create(other, NewContact(phone=ANA), actor=ACTOR)).contact_id
+
+    async def words(owner: int, contact: UUID) -> tuple[list[str], list[str]]:
+        one = await book.read(owner, contact)
+        return one.granted, one.denied
+
+    for _ in range(2):
+        assert await book.opt_out(tenant, "whatsapp", ANA, source="STOP", proof="w1") == 2, "a shared telephone"
+        assert await words(tenant, ana) == await words(tenant, shared) == ([], ["whatsapp"])
+        assert await book.suppressed(tenant, "whatsapp", [ANA]) == {ANA: "opt_out"}
+        assert await book.opt_in(tenant, "whatsapp", ANA, source="START", proof="w2") == 2
+        assert await words(tenant, ana) == await words(tenant, shared) == (["whatsapp"], [])
+        assert await book.suppressed(tenant, "whatsapp", [ANA]) == {}
+    log = (await book.consents(tenant, ana, None, 9)).items
+    assert [(one.granted, one.source, one.proof) for one in log] == [(False, "STOP", "w1"), (True, "START", "w2")] * 2
+    assert await words(tenant, bob) == await words(other, theirs) == ([], [])
+
+    await book.opt_out(tenant, "sms", ANA, source="STOP")
+    await book.suppress(tenant, "whatsapp", ANA, "invalid")
+    assert await book.opt_in(tenant, "whatsapp", ANA, source="START") == 2
+    assert await book.suppressed(tenant, "whatsapp", [ANA]) == {ANA: "invalid"}, "only their own word is theirs to lift"
+    assert await book.suppressed(tenant, "sms", [ANA]) == {ANA: "opt_out"}, "and only on the channel they spoke on"
+    assert await words(tenant, ana) == (["whatsapp"], ["sms"])
+    assert await book.opt_in(tenant, "email", "nobody@x.org", source="START") == 0
+    assert await book.opt_out(tenant, "email", "nobody@x.org", source="STOP") == 0
+    assert await book.suppressed(tenant, "email", ["nobody@x.org"]) == {"nobody@x.org": "opt_out"}
+
+
+async def test_a_wish_joins_the_transaction_it_is_heard_in(book: Book, database: Database, tenant: int) -> None:
+    ana = await book.create(tenant, NewContact(phone=ANA), actor=ACTOR)
+    with pytest.raises(ZeroDivisionError):
+        async with database.worker() as tx:
+            await book.opt_out(tenant, "whatsapp", ANA, source="STOP", tx=tx)
+            raise ZeroDivisionError
+    assert (await book.read(tenant, ana.contact_id)).denied == []
+    assert await book.suppressed(tenant, "whatsapp", [ANA]) == {}
+    async with database.worker() as tx:
+        await book.opt_out(tenant, "whatsapp", ANA, source="STOP", tx=tx)
+        await book.opt_in(tenant, "whatsapp", ANA, source="START", tx=tx)
+    assert (await book.read(tenant, ana.contact_id)).granted == ["whatsapp"]
+
+
+# --- segments
+
+
+async def test_who_of_these_is_inside(room: Room, make_tenant: MakeTenant) -> None:
+    await room.people({"ann": {"plan": "pro"}, "bob": {"plan": "free"}}, ids={"ann": ["ann-2", "ann@x.org"]})
+    made = await room.make("Pro", {"person.plan": "pro"})
+    with pytest.raises(Busy):
+        await room.segments.inside(room.tenant, made.segment_id, ["ann"])
+    await room.kept()
+    asked = ["ann", "ann-2", "bob", "nobody", "ann@x.org", "ann"]
+    assert await room.segments.inside(room.tenant, made.segment_id, asked) == {"ann", "ann-2", "ann@x.org"}
+    assert await room.segments.inside(room.tenant, made.segment_id, []) == set()
+    with pytest.raises(NotFound):
+        await room.segments.inside(await make_tenant(), made.segment_id, ["ann"])
+
+
+async def test_an_audience_by_segment_and_tags_page_by_page(room: Room, service: ContactsService, tenant: int) -> None:
+    plans: dict[str, dict[str, Any]] = {f"c{n}": {"plan": "pro" if n % 3 == 0 else "free"} for n in range(12)}
+    await room.people(plans)
+    pro = await room.make("Pro", {"person.plan": "pro"})
+    await room.kept()
+    for n in range(12):
+        attributes = {"time_zone": "America/Sao_Paulo", "city": "Rio"}
+        tags = ["even"] if n % 2 == 0 else ["odd"]
+        external = f"c{n}" if n != 6 else None  # nobody knows who that is
+        new = NewContact(
+            phone=f"+55119876500{n:02d}", external_id=external, name=f"P{n}", tags=tags, attributes=attributes
+        )
+        await service.book.create(tenant, new, actor=ACTOR)
+    await service.book.create(tenant, NewContact(email="c3@x.org", external_id="c3-mail"), actor=ACTOR)
+    met = AddressBook(service, room.segments)
+
+    async def names(**spec: Any) -> list[str]:
+        found: list[str] = []
+        after: UUID | None = None
+        while True:
+            page = await met.audience(tenant, "whatsapp", AudienceSpec(**spec), after, 4)
+            found += [one.fields["name"] for one in page.recipients]
+            if (after := page.after) is None:
+                return found
+
+    assert await names() == [f"P{n}" for n in range(12)]
+    assert await names(segment_id=pro.segment_id) == ["P0", "P3", "P9"]
+    assert await names(segment_id=pro.segment_id, tags_any=["odd"]) == ["P3", "P9"]
+    page = await met.audience(tenant, "whatsapp", AudienceSpec(segment_id=pro.segment_id), None, 100)
+    first = page.recipients[0]
+    assert (first.address, first.zone, first.fields["city"]) == ("+5511987650000", "America/Sao_Paulo", "Rio")
+    with pytest.raises(Conflict):
+        await names(segment_id=uuid4())
+
+
+async def test_a_campaign_whose_segment_is_gone_pauses(
+    room: Room, service: ContactsService, database: Database, redis: Redis, engines: Engines, tenant: int
+) -> None:
+    await service.book.create(tenant, NewContact(phone=ANA, external_id="c1"), actor=ACTOR)
+    met = cast(Any, AddressBook(service, room.segments))
+    async with graph() as fake, messaging_room(database, redis, engines.postgres_url, fake.url, met) as at:
+        connection = await at.connect(tenant)
+        one = await at.started(tenant, connection, audience=AudienceSpec(segment_id=uuid4()))
+        await at.service.keeper.poll()
+        await at.service.launcher.write(tenant, one.campaign_id)
+        found = await at.service.campaigns.read(tenant, one.campaign_id)
+        assert (found.state, found.reason) == ("paused", "audience_segment_not_found")
+
+
+# --- what a claim may send
+
+
+async def test_what_may_not_be_sent_over_the_real_address_book(
+    service: ContactsService, database: Database, tenant: int, make_tenant: MakeTenant
+) -> None:
+    book, other = service.book, await make_tenant()
+    now = datetime.now(UTC)
+    made: dict[str, UUID] = {}
+    for place, name in enumerate(("granted", "silent", "denied", "other-channel", "stopped", "ended", "standing")):
+        phone = f"+55119876511{place:02d}"
+        made[name] = (await book.create(tenant, NewContact(phone=phone, name=name), actor=ACTOR)).contact_id
+        if name not in ("silent", "denied", "other-channel"):
+            await book.consent(tenant, made[name], NewConsent("whatsapp", True, "form"), actor=ACTOR)
+    await book.consent(tenant, made["denied"], NewConsent("whatsapp", False, "form"), actor=ACTOR)
+    await book.consent(tenant, made["other-channel"], NewConsent("sms", True, "form"), actor=ACTOR)
+    address = {name: (await book.read(tenant, one)).whatsapp or "" for name, one in made.items()}
+    await book.opt_out(tenant, "whatsapp", address["stopped"], source="STOP")
+    await book.suppress(tenant, "whatsapp", address["ended"], "bounce", now - timedelta(seconds=1))
+    await book.suppress(tenant, "whatsapp", address["standing"], "bounce", now + timedelta(hours=1))
+    await book.suppress(tenant, "sms", address["granted"], "complaint")
+    await book.suppress(other, "whatsapp", address["granted"], "opt_out")
+    gone = (await book.create(tenant, NewContact(phone="+5511987651190"), actor=ACTOR)).contact_id
+    await book.delete(tenant, gone, actor=ACTOR)
+    people = [*made, "gone", "no contact", "no contact, stopped"]
+    contact: dict[str, UUID | None] = {**made, "gone": gone}
+    address |= {"gone": "+5511987651190", "no contact": "+5511987651191", "no contact, stopped": address["stopped"]}
+
+    async def refused(purpose: str, later: timedelta = timedelta()) -> dict[str, str]:
+        count = len(people)
+        ids = [contact.get(one) for one in people]
+        asked = (["whatsapp"] * count, [address[one] for one in people], ids, [purpose] * count, now + later)
+        async with database.worker() as tx:
+            rows = await tx.fetch(MAY_NOT, tenant, *asked)
+        return {people[row["place"] - 1]: row["reason"] for row in rows}
+
+    always = {
+        "denied": "consent_denied", "stopped": "suppressed_opt_out", "standing": "suppressed_bounce",
+        "gone": "contact_gone", "no contact, stopped": "suppressed_opt_out",
+    }  # fmt: skip
+    assert await refused("utility") == always, "who never said no may get what is no marketing"
+    silent = {"silent": "consent_missing", "other-channel": "consent_missing"}
+    assert await refused("marketing") == {**always, **silent}
+    assert "standing" not in await refused("utility", timedelta(hours=1)), "a suppression ends on its second"
+    await asyncio.gather(
+        book.opt_in(tenant, "whatsapp", address["stopped"], source="START"),
+        book.opt_in(tenant, "whatsapp", address["denied"], source="START"),
+    )
+    after = await refused("marketing")
+    assert set(after) == {"standing", "gone", "silent", "other-channel"}
