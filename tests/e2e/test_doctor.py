@@ -94,6 +94,7 @@ PAIRS: dict[str, tuple[str, str]] = {
     "date": ("2026-01-01", "2026-01-02"),
     "timestamp with time zone": ("2026-01-01 00:00:00+00", "2026-01-01 00:00:00.001+00"),
     "interval": ("1 hour", "2 hours"),
+    "time without time zone": ("08:00", "09:00"),
 }
 """Two values of each type in use; a table with a new type of column adds its line here."""
 

@@ -256,9 +256,13 @@ class Dispatcher:
     async def _filled(self, state: _Turn, rows: Sequence[Claimed], words: Words) -> deque[Ready]:
         ready: deque[Ready] = deque()
         skipped: list[Settlement] = []
+        same: dict[UUID, tuple[Content | None, str]] = {}
         for row in rows:
             campaign, template = words[row.campaign_id]
-            content, why = _content(campaign, template, row.fields)
+            found = same.get(row.campaign_id) or _content(campaign, template, row.fields)
+            if not campaign.bindings:  # nothing of the person in it: the same words for everybody
+                same[row.campaign_id] = found
+            content, why = found
             if content is None:
                 metrics.MESSAGE_SKIPS.labels(why).inc()
                 skipped.append(_settlement(state, row, "skipped", reason=why))

@@ -90,7 +90,7 @@ class Pacer:
     async def take(
         self, tenant_id: int, number_id: str, addresses: Sequence[str], *, per_second: int, tenant_per_second: int
     ) -> Tokens:
-        number = number_pace(per_second)
+        number = number_pace(per_second, burst=max(4, burst_of(per_second)))
         tenant = tenant_pace(tenant_per_second)
         key = self._keys.tagged
         keys = [key("msg", tenant_id, "n", number_id), key("msg", tenant_id, "t")]
@@ -115,8 +115,15 @@ class Pacer:
 
 
 def gate_pace(per_second: int) -> Pace:
-    """One at a time, and a little faster than tokens come: what a slow commit has dammed up flows off."""
-    return Pace(interval_us=SECOND_US // max(per_second - 2, 1) + 1, burst=1)
+    """A little faster than tokens come, so that what a slow commit has dammed up flows off; one at a time up to 99 a
+    second. What may leave at once is taken off the top, so that no second holds more than `per_second`."""
+    burst = burst_of(per_second)
+    return Pace(interval_us=SECOND_US // max(per_second - burst - 1, 1) + 1, burst=burst)
+
+
+def burst_of(per_second: int) -> int:
+    """What a fast number may send at once: a fiftieth of a second. Asking for each message alone would cost more."""
+    return max(1, per_second // 50)
 
 
 def tenant_pace(per_second: int) -> Pace:
