@@ -10,7 +10,7 @@ from decimal import Decimal
 
 import msgspec
 
-_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "|", "%")
+from handbill.kit.cells import harmless
 
 
 def as_csv(kind: type[msgspec.Struct], rows: Sequence[msgspec.Struct]) -> bytes:
@@ -31,4 +31,4 @@ def cell(value: object) -> str:
     if isinstance(value, date):
         return value.isoformat()
     text = str(value)
-    return f"'{text}" if isinstance(value, str) and text.startswith(_FORMULA) else text
+    return harmless(text) if isinstance(value, str) else text

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+from handbill.kit.cells import FORMULA
 
 
 def marked(cell: str) -> str:

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 
 from handbill.insights.model import EXPORT_ROWS, EventRow, Funnel, Group, Retention, Trends, TrendsQuery
+from handbill.kit.cells import harmless
 
-_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 EVENT_COLUMNS = tuple(field.name for field in msgspec.structs.fields(EventRow) if field.name != "key")
 CUT = f"# Cut after {EXPORT_ROWS} rows; ask for a shorter range to have the rest."
 BROKEN = "# The export broke off here; what stands above is right, the rest is missing. Ask again."
@@ -29,8 +29,7 @@ def cell(value: Any) -> str:
     if isinstance(value, datetime):
         return value.isoformat()
     text = value if isinstance(value, str) else msgspec.json.encode(value, enc_hook=str).decode()
-    text = text.replace("\0", "\N{REPLACEMENT CHARACTER}")
-    return f"'{text}" if text.startswith(_FORMULA) else text
+    return harmless(text.replace("\0", "\N{REPLACEMENT CHARACTER}"))
 
 
 def rows(lines: Iterable[Sequence[Any]]) -> bytes:
