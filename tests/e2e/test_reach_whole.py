@@ -178,6 +178,10 @@ async def test_a_file_campaigns_and_the_word_of_those_who_got_them(
         assert (told["counts"]["created"], told["counts"]["rejected"]) == (3, 1)
 
         segment = await one.circle()
+        listed = (await one.call("GET", "/admin/contacts?search=c-1"))["items"]
+        contact = await one.call("GET", f"/admin/contacts/{listed[0]['contact_id']}")
+        person = await one.call("GET", f"/admin/people/{contact['person_id']}")
+        assert "c-1" in [each["distinct_id"] for each in person["distinct_ids"]], "the contact is a person of Know"
         by_tag = await one.campaign(tags_any=["spring"])
         assert await one.taken(by_tag) == {ANA: 1, BOB: 1, ZOE: 1}
         by_segment = await one.campaign(segment_id=segment)

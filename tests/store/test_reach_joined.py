@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
@@ -16,6 +16,7 @@ from handbill.contacts.service import Book, ContactsService
 from handbill.infra.postgres import Database
 from handbill.infra.redis import Redis
 from handbill.infra.sqlfiles import Sql
+from handbill.jobs.model import Job, RetryLater
 from handbill.kit.errors import Busy, Conflict, NotFound
 from handbill.messaging.plan import AudienceSpec
 from handbill.wiring.audience import AddressBook
@@ -153,18 +154,42 @@ async def test_an_audience_by_segment_and_tags_page_by_page(room: Room, service:
         await names(segment_id=uuid4())
 
 
-async def test_a_campaign_whose_segment_is_gone_pauses(
+async def test_a_campaign_waits_for_its_segment_holds_it_and_pauses_without_it(
     room: Room, service: ContactsService, database: Database, redis: Redis, engines: Engines, tenant: int
 ) -> None:
+    await room.people({"c1": {"plan": "pro"}})
     await service.book.create(tenant, NewContact(phone=ANA, external_id="c1"), actor=ACTOR)
-    met = cast(Any, AddressBook(service, room.segments))
+    met: Any = AddressBook(service, room.segments)
     async with graph() as fake, messaging_room(database, redis, engines.postgres_url, fake.url, met) as at:
+        room.segments.editor.join(at.service.uses)
         connection = await at.connect(tenant)
-        one = await at.started(tenant, connection, audience=AudienceSpec(segment_id=uuid4()))
-        await at.service.keeper.poll()
-        await at.service.launcher.write(tenant, one.campaign_id)
-        found = await at.service.campaigns.read(tenant, one.campaign_id)
-        assert (found.state, found.reason) == ("paused", "audience_segment_not_found")
+        segment = (await room.make("Pro", {"person.plan": "pro"})).segment_id
+        campaigns, launch = at.service.campaigns, at.tasks.handlers()["message_dispatch"]["launch"]
+        spec = AudienceSpec(segment_id=segment)
+
+        async def begun() -> tuple[UUID, Job]:
+            one = await at.started(tenant, connection, audience=spec)
+            await at.service.keeper.poll()
+            data = {"campaign_id": str(one.campaign_id)}
+            return one.campaign_id, Job(
+                id="1", wire_id="1", queue="message_dispatch", name="launch", data=data, opts={"tenant": tenant}
+            )
+
+        campaign, job = await begun()
+        with pytest.raises(RetryLater):  # nobody was held against the rule yet
+            await launch(job, None)
+        with pytest.raises(Conflict, match="the campaign Spring"):
+            await room.segments.editor.delete(tenant, segment, version=None, actor=ACTOR)
+        await room.kept()
+        await launch(job, None)
+        waited = await campaigns.read(tenant, campaign)
+        assert (waited.audience_done, waited.audience_size) == (True, 1)
+        await campaigns.cancel(tenant, campaign, actor=ACTOR)
+        await room.segments.editor.delete(tenant, segment, version=None, actor=ACTOR)
+        campaign, job = await begun()
+        await launch(job, None)
+        without = await campaigns.read(tenant, campaign)
+        assert (without.state, without.reason) == ("paused", "audience_segment_not_found")
 
 
 # --- what a claim may send

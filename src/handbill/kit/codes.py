@@ -201,7 +201,7 @@ CODES: dict[str, str] = {
     "SEGMENT_NOT_FOUND": "There is no such segment.",
     "SEGMENT_UNKNOWN": "A rule names a segment that is not there; nothing was changed.",
     "SEGMENT_NAME_TAKEN": "Another segment has this name; nothing was changed.",
-    "SEGMENT_IN_USE": "The segment is used by another segment or a banner; nothing was changed.",
+    "SEGMENT_IN_USE": "The segment is used by another segment, a banner or a campaign; nothing was changed.",
     "SEGMENT_EVALUATING": "Not everybody was held against the segment's rule yet; ask again after `Retry-After`.",
     "TOO_MANY_SEGMENTS": "The tenant has as many segments as it may have; nothing was changed.",
     "TOO_MANY_NEEDS": "The banners' rules ask for too many properties and segments of people; nothing was changed.",

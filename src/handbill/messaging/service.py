@@ -120,6 +120,11 @@ class MessagingService:
         """An import of contacts has ended, in this transaction: whoever wants to know is told."""
         await self.hooks.announce(tx, tenant_id, "import.done", body)
 
+    async def uses(self, tx: Tx, tenant_id: int, segment: UUID) -> list[str]:
+        """Campaigns that are meant for the segment and not over: it must stay."""
+        rows = await tx.fetch(S.campaigns_of_segment, tenant_id, str(segment))
+        return [f"the campaign {row['name']}" for row in rows]
+
     async def stop(self) -> None:
         await self.hook_desk.close()
         await self.provider.close()

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
-from handbill.jobs.model import Job, Unrecoverable
+from handbill.jobs.model import Job, RetryLater, Unrecoverable
+from handbill.kit.errors import Busy
 from handbill.messaging.dispatch import QUEUE as DISPATCH
 from handbill.messaging.hooks_out import QUEUE as WEBHOOKS
 from handbill.messaging.recorder import RETRY_QUEUE as RETRY
@@ -14,6 +15,7 @@ from handbill.messaging.service import MessagingService
 
 __all__ = ["DISPATCH", "JOBS", "RETRY", "WEBHOOKS", "MessagingTasks"]
 
+LATER_MS = 2_000
 JOBS: dict[str, dict[str, str]] = {
     DISPATCH: {
         "launch": "Write a campaign's audience down, page by page.",
@@ -32,7 +34,10 @@ class MessagingTasks:
         self._messaging = messaging
 
     async def launch(self, job: Job, ctx: Any) -> int:
-        return await self._messaging.launcher.write(_tenant(job), _id(job, "campaign_id"))
+        try:
+            return await self._messaging.launcher.write(_tenant(job), _id(job, "campaign_id"))
+        except Busy as error:  # the segment is being evaluated, or an engine is away: no attempt is lost by it
+            raise RetryLater(LATER_MS, error.code) from error
 
     async def turn(self, job: Job, ctx: Any) -> int:
         tenant_id = _tenant(job)

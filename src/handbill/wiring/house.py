@@ -99,6 +99,7 @@ class House:
         self.contacts = _contacts(self)
         self.messaging = _messaging(self)
         self.contacts.runner.told = self.messaging.import_done
+        self.segments.editor.join(self.messaging.uses)
         _erasures(self)
 
         self._core: tuple[tuple[str, Part], ...] = (

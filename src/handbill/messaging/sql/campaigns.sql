@@ -221,3 +221,8 @@ limit 100;
 
 -- name: tenant_zone
 select time_zone from tenants.tenants where tenant_id = $1;
+
+-- name: campaigns_of_segment
+select name from messaging.campaigns
+where tenant_id = $1 and state in ('draft', 'scheduled', 'queued', 'running', 'paused') and audience ->> 'segment_id' = $2
+order by campaign_id limit 5;
