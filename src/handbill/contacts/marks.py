@@ -7,7 +7,7 @@ from handbill.kit.cells import FORMULA
 
 def marked(cell: str) -> str:
     """An apostrophe in front of what could be a formula, and of what already looks marked."""
-    return f"'{cell}" if cell.startswith(FORMULA) or cell.startswith("'") else cell
+    return f"'{cell}" if cell.startswith((*FORMULA, "'")) else cell
 
 
 def unmarked(cell: str) -> str:
