@@ -28,7 +28,7 @@ from handbill.messaging import store
 from handbill.messaging.consequences import Consequences
 from handbill.messaging.judging import Judge, Sent
 from handbill.messaging.limits import COUNTED_MS
-from handbill.messaging.model import Account, Content, Message, Template
+from handbill.messaging.model import Account, Content, Message, Outcome, Template
 from handbill.messaging.pacer import Pacer, Slots
 from handbill.messaging.plan import Campaign, UsedTemplate
 from handbill.messaging.providers.port import Provider
@@ -301,18 +301,24 @@ class Dispatcher:
                 await asyncio.sleep(tokens.wait_us / 1_000_000)
 
     async def _send(self, state: _Turn, one: Ready, claim: UUID) -> None:
+        """The place is free again with the answer; what came of it is recorded beside the next one's request."""
         try:
-            await self._sent(state, one, claim)
+            found = await self._written(state, one, claim)
         finally:
             self._slots.give(1)
+        if isinstance(found, tuple):
+            sent, outcome = found
+            verdict = await self._judge.judged(sent, outcome)
+            found = _settlement(state, one.row, verdict.kind, claim=claim, **verdict.rest())
+        await self._recorder.settle(found)
 
-    async def _sent(self, state: _Turn, one: Ready, claim: UUID) -> None:
+    async def _written(self, state: _Turn, one: Ready, claim: UUID) -> tuple[Sent, Outcome] | Settlement:
+        """What the provider said; or what is to be recorded because nothing was written."""
         row = one.row
         assert state.number is not None
         assert state.account is not None
         if not await self._recorder.attempt(state.tenant_id, row.message_id, claim):
-            await self._recorder.settle(_settlement(state, row, "back", claim=claim))
-            return
+            return _settlement(state, row, "back", claim=claim)
         await self._pacer.gate(state.tenant_id, state.number_id, state.number.per_second)
         began = self._clock.monotonic()
         if row.attempts == 0:
@@ -322,11 +328,8 @@ class Dispatcher:
             message = Message(row.address.lstrip("+"), one.content, str(row.message_id))
             outcome = await self._provider.send(state.account, message)
         except (Invalid, Broken) as error:  # before a byte was written: our own data is at fault
-            await self._recorder.settle(_settlement(state, row, "failed", reason=error.code.lower(), claim=claim))
-            return
-        sent = Sent(state.tenant_id, state.number_id, row.campaign_id, row.address, row.attempts + 1, began)
-        verdict = await self._judge.judged(sent, outcome)
-        await self._recorder.settle(_settlement(state, row, verdict.kind, claim=claim, **verdict.rest()))
+            return _settlement(state, row, "failed", reason=error.code.lower(), claim=claim)
+        return Sent(state.tenant_id, state.number_id, row.campaign_id, row.address, row.attempts + 1, began), outcome
 
 
 def _content(campaign: Campaign, template: Template | None, fields: dict[str, Any]) -> tuple[Content | None, str]:
