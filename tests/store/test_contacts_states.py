@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import io
 from pathlib import Path
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -16,10 +17,20 @@ from handbill.contacts.service import ContactsService, file_chunks
 from handbill.infra.postgres import Database
 from handbill.infra.redis import Redis
 from handbill.infra.sqlfiles import Sql
-from handbill.kit.errors import Conflict, Invalid, NotFound, Throttled
+from handbill.kit.errors import Busy, Conflict, Invalid, NotFound, Throttled
 from tests.kit import messy
 from tests.kit.address_book import ACTOR, contacts, imported, inline, people, run, table, uploaded
+from tests.kit.waiting import eventually
 
+SAYS_NO = Sql(
+    "update contacts.contacts set denied = '{whatsapp}', granted = '{}', version = version + 1 where tenant_id = $1",
+    "says_no",
+)
+WAITED_FOR = Sql(
+    "select exists (select from pg_locks where not granted and pg_backend_pid() = any (pg_blocking_pids(pid)))",
+    "waited_for",
+)
+WISHES = Sql("select name, granted, denied from contacts.contacts where tenant_id = $1", "wishes")
 AGED = Sql("update contacts.imports set created_at = now() - interval '1 year' where tenant_id = $1", "aged")
 
 
@@ -222,3 +233,42 @@ async def test_old_files_and_reports_go(
     await service.imports.start(tenant, waiting.import_id, actor=ACTOR)
     failed = await run(service, tenant, waiting.import_id)
     assert (failed.status, (failed.error or "").partition(":")[0]) == ("failed", "IMPORT_FILE_GONE")
+
+
+async def test_a_no_said_during_a_merge_or_an_undo_is_kept(
+    service: ContactsService, database: Database, tenant: int, tmp_path: Path
+) -> None:
+    """Whoever says no while their row is about to be written is not written over: the import waits, and looks again."""
+    file = tmp_path / "one.csv"
+    consent = {"channels": ["whatsapp"], "source": "shop"}
+
+    async def patiently(import_id: UUID) -> None:
+        while True:
+            try:
+                await run(service, tenant, import_id)
+            except Busy:  # the lock was not free in time: the queue would try again
+                continue
+            return
+
+    async def beside(import_id: UUID, said: Sql) -> None:
+        async with database.worker() as tx:
+            await tx.execute(said, tenant)
+            running = asyncio.create_task(patiently(import_id))
+            await eventually(lambda: tx.fetchval(WAITED_FOR))
+        await running
+
+    async def wishes() -> list[tuple[str, list[str], list[str]]]:
+        async with database.worker() as tx:
+            return [tuple(row) for row in await tx.fetch(WISHES, tenant)]
+
+    file.write_text("name,phone\nAna,+447911123456\n")
+    await imported(service, tenant, file, consent=consent)
+    file.write_text("name,phone\nAnna,+447911123456\n")
+    made = await uploaded(service, tenant, file, policy="update", consent=consent)
+    await service.imports.start(tenant, made.import_id, actor=ACTOR)
+    await beside(made.import_id, SAYS_NO)
+    assert await wishes() == [("Anna", [], ["whatsapp"])]
+
+    await service.imports.undo(tenant, made.import_id, actor=ACTOR)
+    await beside(made.import_id, Sql("update contacts.contacts set name = 'Anne' where tenant_id = $1", "renamed"))
+    assert await wishes() == [("Anne", [], ["whatsapp"])]

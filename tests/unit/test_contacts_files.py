@@ -151,6 +151,34 @@ def test_bombs_and_ruins_are_refused(tmp_path: Path) -> None:
     }
 
 
+SHEET = b'<worksheet><sheetData><row r="1"><c r="A1"><v>1</v></c></row>%b</sheetData></worksheet>'
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [SHEET % b'<row r="1048576"><c r="XFD1048576"><v>1</v></c></row>'],
+        [SHEET % b"<x:row r = '1048576'><x:c a='>' b='<' r='xfd1048576'><x:v>1</x:v></x:c></x:row>"],
+        [SHEET % (b"<row>" + b"<c/>" * 20_000 + b"<c><v>1</v></c></row>" + b"<row/>" * 2_000 + b"<row><c/></row>")],
+        [SHEET % b'<row r="3000000"><c r="C3000000"/></row>'] * 2,
+        [
+            SHEET % (b'<c r="B2" t="s"><v>0</v></c>' * 30_000),
+            b"<sst><si><t>" + b"long " * 2_000 + b"</t></si></sst>",
+        ],
+        [SHEET % b"<v><![CDATA[0]]></v>"],
+        [SHEET % b"<v>&#48;</v>"],
+    ],
+)
+def test_a_small_workbook_that_would_fill_the_memory(tmp_path: Path, parts: list[bytes]) -> None:
+    path = tmp_path / "small.xlsx"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for number, part in enumerate(parts):
+            archive.writestr(f"xl/worksheets/sheet{number}.xml", part)
+    with pytest.raises(HandbillError) as refused:
+        sources.look(path, path.name, BOUNDS)
+    assert refused.value.code == "IMPORT_TOO_LARGE"
+
+
 def test_json_lines(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text('{"phone": 5511987654321, "tags": ["a", "b"]}\nnot json\n{"email": "a@x.org"}\n\n')

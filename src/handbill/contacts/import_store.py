@@ -225,6 +225,7 @@ async def keep_created(tx: Tx, tenant_id: int, import_id: UUID, first: UUID, las
 async def take_changes(
     tx: Tx, tenant_id: int, import_id: UUID, limit: int
 ) -> list[tuple[UUID, dict[str, Any], dict[str, Any], dict[str, Any] | None]]:
+    await tx.fetch(S.hold_changed, tenant_id, import_id, limit)
     rows = await tx.fetch(S.take_changes, tenant_id, import_id, limit)
     decode = msgspec.json.decode
     return [

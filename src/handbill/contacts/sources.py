@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 import msgspec
 import python_calamine
 
-from handbill.contacts import dialects, encodings
+from handbill.contacts import dialects, encodings, workbooks
 from handbill.contacts.model import Reading
 from handbill.kit.errors import Invalid, TooLarge
 
@@ -195,27 +195,16 @@ def _sheet(path: Path, bounds: Bounds, name: str | None = None) -> Any:
                     "The workbook is too large when unpacked; nothing was imported. Save the sheet as CSV.",
                     code="IMPORT_TOO_LARGE",
                 )
-            for entry in archive.infolist():  # what the directory claims must be true
-                _check_entry(archive, entry)
+            workbooks.check(archive)
         book = python_calamine.CalamineWorkbook.from_path(str(path))
         if name is not None:
             return book.get_sheet_by_name(name)
-        sheets = [book.get_sheet_by_name(one) for one in book.sheet_names[:20]]
+        for one in book.sheet_names[:20]:
+            if (sheet := book.get_sheet_by_name(one)).height > 0:
+                return sheet
     except (zipfile.BadZipFile, python_calamine.CalamineError, zlib.error, EOFError, RuntimeError) as error:
         raise Invalid("The workbook is damaged, locked by a password, or no XLSX.", code="IMPORT_DAMAGED") from error
-    filled = [sheet for sheet in sheets if sheet.height > 0]
-    if not filled:
-        raise Invalid("The workbook has no sheet with rows.", code="IMPORT_EMPTY")
-    return filled[0]
-
-
-def _check_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> None:
-    size = 0
-    with archive.open(entry) as file:
-        while block := file.read(BLOCK):
-            size += len(block)
-            if size > entry.file_size:
-                raise zipfile.BadZipFile("an entry is larger than it says")
+    raise Invalid("The workbook has no sheet with rows.", code="IMPORT_EMPTY")
 
 
 def _as_csv(sheet: Any, most: int | None) -> Iterator[str]:

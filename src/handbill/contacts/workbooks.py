@@ -1,87 +1,91 @@
-"""What a workbook would take in memory, told from its parts before any of them is believed.
+"""What a workbook would take in memory, told from its parts before any of them is read as a sheet.
 
-A sheet is held as the whole rectangle from its first cell to its last, and every cell that points at a shared text
-holds a copy of it: two cells in opposite corners, or one long text that many cells point at, make gigabytes out of a
-file of a few kilobytes. Both are counted here, part by part, whatever the parts are called.
+A sheet is held as the whole rectangle up to its last cell, and every cell that points at a shared text holds a copy of
+it: two cells in opposite corners, or one long text that many cells point at, make gigabytes out of a file of a few
+kilobytes. Both are counted here in every part, whatever it is called, and rather too much than too little: what looks
+like a cell's place counts as one, wherever it stands.
 """
 
 from __future__ import annotations
 
 import re
 import zipfile
+from collections import Counter
 from collections.abc import Iterator
 
 from handbill.kit.errors import TooLarge
 
 BLOCK = 1 << 20
 TAG = 4 << 20
-"""No tag and no text of an honest part is longer."""
+"""No tag with its text is longer in an honest part."""
 CELLS = 12_000_000
 """Cells of all sheets together, the empty ones between them too; about 32 bytes each."""
 TEXT = 256 << 20
 """Bytes of shared texts, copied to wherever they are pointed at."""
 
-_TAG = re.compile(rb"""<(?:[\w.-]+:)?(row|c|v|si|t)\b((?:[^<>"']|"[^"]*"|'[^']*')*)>([^<]*)""")
-_REF = re.compile(rb"""(?:^|\s)r\s*=\s*["']\s*([A-Za-z]*)([0-9]*)""")
-_SHARED = re.compile(rb"""(?:^|\s)t\s*=\s*["']s["']""")
+_PLACE = re.compile(rb"""r\s*=\s*["']\s*([A-Za-z]{0,4})([0-9]{1,9})""")
+_PLACED = re.compile(rb"""<(?:[\w.-]+:)?(?:row|c)\b[^<]*?\br\s*=""")
+_CELL = re.compile(rb"<(?:[\w.-]+:)?(?:row|c)\b")
+_TAG = re.compile(rb"<(?:[\w.-]+:)?(row|c)\b([^<]*)")
+_POINTER = re.compile(rb">\s*([0-9]{1,9})\s*<")
+_ODD_POINTERS = (re.compile(rb"v\b[^<]*<!"), re.compile(rb"&#(?:0*(?:4[89]|5[0-7])|x0*3[0-9]);"))
+"""A number in pieces or in disguise: no program writes one."""
+_TEXT = re.compile(rb"<(?:[\w.-]+:)?(si|t)\b([^<]*)")
 
 
 def check(archive: zipfile.ZipFile) -> None:
-    """Raises unless everything is what the directory claims and all sheets together fit into memory."""
+    """Raises unless every part is what the directory claims, and all sheets together fit into memory."""
     cells = 0
     lengths: list[int] = []
-    pointed: dict[int, int] = {}
+    pointers: Counter[int] = Counter()
     for entry in archive.infolist():
-        part = _Part(lengths, pointed)
+        part = _Part()
         for block in _blocks(archive, entry):
-            part.read(block)
-        cells += part.width * part.height
+            part.measure(block)
+            for kind, text in _TEXT.findall(block):
+                if kind == b"si":
+                    lengths.append(0)
+                elif lengths:
+                    lengths[-1] += len(text)
+            pointers.update(map(int, _POINTER.findall(block)))
+            if any(odd.search(block) for odd in _ODD_POINTERS):
+                raise _too_large()
+        cells += part.cells
         if cells > CELLS:
             raise _too_large()
-    if sum(lengths[place] * times for place, times in pointed.items() if place < len(lengths)) > TEXT:
+    if sum(lengths[place] * times for place, times in pointers.items() if place < len(lengths)) > TEXT:
         raise _too_large()
 
 
 class _Part:
-    """The rectangle of one part, and the shared texts it holds or points at."""
+    """The rectangle of one part: by the places that are named, and by counting what has none."""
 
-    def __init__(self, lengths: list[int], pointed: dict[int, int]) -> None:
-        self._lengths = lengths
-        self._pointed = pointed
-        self._in_row = 0
-        self._shared = False
-        self.width = self.height = 0
+    def __init__(self) -> None:
+        self._column = self._row = self._rows = self._in_row = self._most_in_row = 0
 
-    def read(self, block: bytes) -> None:
-        for kind, more, text in _TAG.findall(block):
-            if kind == b"c":
-                self._cell(more)
-            elif kind == b"v":
-                if self._shared and text.strip().isdigit():
-                    place = int(text.strip()[:9])
-                    self._pointed[place] = self._pointed.get(place, 0) + 1
-            elif kind == b"row":
+    @property
+    def cells(self) -> int:
+        return (self._column + self._most_in_row) * (self._row + self._rows)
+
+    def measure(self, block: bytes) -> None:
+        for letters, digits in set(_PLACE.findall(block)):
+            self._column = max(self._column, _number(letters))
+            self._row = max(self._row, int(digits))
+        if len(_PLACED.findall(block)) == len(_CELL.findall(block)):
+            return
+        for kind, more in _TAG.findall(block):
+            named = _PLACE.search(more) is not None
+            if kind == b"row":
+                self._rows += not named
                 self._in_row = 0
-                found = _REF.search(more)
-                self.height = max(self.height + 1, int(found[2][:9] or 0) if found else 0)
-            elif kind == b"si":
-                self._lengths.append(0)
-            elif self._lengths:
-                self._lengths[-1] += len(text)
-
-    def _cell(self, more: bytes) -> None:
-        """A cell without a place of its own stands right of the last one."""
-        self._shared = _SHARED.search(more) is not None
-        self._in_row += 1
-        if found := _REF.search(more):
-            self._in_row = max(self._in_row, _column(found[1]))
-            self.height = max(self.height, int(found[2][:9] or 0))
-        self.width = max(self.width, self._in_row)
+            elif not named:
+                self._in_row += 1
+                self._most_in_row = max(self._most_in_row, self._in_row)
 
 
-def _column(letters: bytes) -> int:
+def _number(letters: bytes) -> int:
     number = 0
-    for letter in letters[:4].upper():
+    for letter in letters.upper():
         number = number * 26 + letter - 64
     return number
 
@@ -95,9 +99,8 @@ def _blocks(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Iterator[bytes]
             if size > entry.file_size:
                 raise zipfile.BadZipFile("an entry is larger than it says")
             rest += block
-            cut = rest.rfind(b"<")
-            if cut > 0:
-                yield rest[:cut]
+            if (cut := rest.rfind(b"<")) > 0:
+                yield rest[: cut + 1]  # with the bracket: what stands between two of them is seen whole
                 rest = rest[cut:]
             if len(rest) > TAG:
                 raise _too_large()

@@ -82,6 +82,7 @@ with staged as (
         case when f.consent then c.denied else contacts.add_tags(c.denied, $9::text[]) end as new_denied
     from matched f join contacts.contacts c on c.tenant_id = $1 and c.contact_id = f.found
     where $5::text <> 'skip'
+    for update of c  -- as it is now: a no that was said since the statement began must not be written over
 ), changed as (
     select * from before b
     where ((b.new).phone, (b.new).whatsapp, (b.new).email, (b.new).external_id, (b.new).name, (b.new).locale,
@@ -142,6 +143,14 @@ insert into contacts.undo_kept (tenant_id, import_id, contact_id, fields, why)
 select tenant_id, $4, contact_id, '{}', 'CHANGED_SINCE' from contacts.contacts
 where tenant_id = $1 and contact_id between $2 and $3
 on conflict do nothing
+
+-- name: hold_changed
+-- Before they are compared: what somebody changes at this moment is waited for, and then seen.
+select c.contact_id from contacts.contacts c
+where c.tenant_id = $1 and c.contact_id in (
+    select contact_id from contacts.import_changes where tenant_id = $1 and import_id = $2 order by contact_id limit $3
+)
+order by c.contact_id for update
 
 -- name: take_changes
 with taken as (
