@@ -174,7 +174,7 @@ async def test_a_file_campaigns_and_the_word_of_those_who_got_them(
         assert event == "import.done"
         assert is_signed(hook["secret"], signature, body)
         told = json.loads(body)["data"]
-        assert (told["import_id"], told["rows"]) == (import_id, 5)
+        assert (told["import_id"], told["status"], told["rows"]) == (import_id, "done", 5)
         assert (told["counts"]["created"], told["counts"]["rejected"]) == (3, 1)
 
         segment = await one.circle()

@@ -13,7 +13,7 @@ import pytest
 
 from handbill.contacts.model import NewConsent, NewContact
 from handbill.contacts.service import Book, ContactsService
-from handbill.infra.postgres import Database
+from handbill.infra.postgres import Database, Tx
 from handbill.infra.redis import Redis
 from handbill.infra.sqlfiles import Sql
 from handbill.jobs.model import Job, RetryLater
@@ -21,7 +21,7 @@ from handbill.kit.errors import Busy, Conflict, NotFound
 from handbill.messaging.plan import AudienceSpec
 from handbill.wiring.audience import AddressBook
 from tests.conftest import MakeTenant
-from tests.kit.address_book import ACTOR, contacts
+from tests.kit.address_book import ACTOR, contacts, imported, uploaded
 from tests.kit.engines import Engines
 from tests.kit.graph import graph
 from tests.kit.reach import room as messaging_room
@@ -101,6 +101,38 @@ async def test_a_wish_joins_the_transaction_it_is_heard_in(book: Book, database:
         await book.opt_out(tenant, "whatsapp", ANA, source="STOP", tx=tx)
         await book.opt_in(tenant, "whatsapp", ANA, source="START", tx=tx)
     assert (await book.read(tenant, ana.contact_id)).granted == ["whatsapp"]
+
+
+# --- imports
+
+
+async def test_the_end_of_an_import_is_told_whichever_it_is_with_the_end_itself(
+    service: ContactsService, tenant: int, tmp_path: Path
+) -> None:
+    told: list[dict[str, Any]] = []
+
+    async def hears(tx: Tx, owner: int, body: dict[str, Any]) -> None:
+        assert owner == tenant
+        told.append(body)
+
+    service.runner.told = hears
+    file = tmp_path / "x.csv"
+    file.write_text(f"phone,name\n{ANA},Ana\n1,Nobody\n")
+    done = await imported(service, tenant, file)
+    counts = done.counts
+    assert told == [{"import_id": str(done.import_id), "status": "done", "rows": 2, "counts": counts}]
+    assert (counts.created, counts.rejected) == (1, 1)
+
+    failed, cancelled = [await uploaded(service, tenant, file) for _ in range(2)]
+    for one in (failed, cancelled):
+        await service.imports.start(tenant, one.import_id, actor=ACTOR)
+    for _ in range(2):  # only the first ends it
+        await service.runner.fail(tenant, failed.import_id, "IMPORT_FILE_GONE: no file")
+    await service.imports.cancel(tenant, cancelled.import_id, actor=ACTOR)
+    assert [(one["import_id"], one["status"], one.get("error")) for one in told[1:]] == [
+        (str(failed.import_id), "failed", "IMPORT_FILE_GONE: no file"),
+        (str(cancelled.import_id), "cancelled", None),
+    ]
 
 
 # --- segments

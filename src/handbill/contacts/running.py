@@ -18,7 +18,7 @@ from handbill.contacts import parse, split
 from handbill.contacts import undo as back
 from handbill.contacts.import_store import Stored
 from handbill.contacts.mapping import ATTRIBUTE
-from handbill.contacts.model import Import, Kept, Plan, Status
+from handbill.contacts.model import Counts, Import, Kept, Plan, Status
 from handbill.contacts.progress import counted
 from handbill.contacts.sources import Bounds
 from handbill.contacts.uploads import Uploads
@@ -210,10 +210,17 @@ class Runner:
         counts = counted(sums, one.info.plan.policy)
         await store.save_counts(tx, tenant_id, number, counts)
         await self._move(tx, tenant_id, one.info, "done", finished=True)
-        if self.told is not None:
-            await self.told(tx, tenant_id, {"import_id": str(number), "rows": one.rows, "counts": counts})
+        await self._tell(tx, tenant_id, one, "done", counts)
         log.info("import-done", tenant=tenant_id, import_id=str(number), rows=one.rows)
         await self.release(tx, tenant_id)
+
+    async def _tell(
+        self, tx: Tx, tenant_id: int, one: Stored, status: Status, counts: Counts, error: str | None = None
+    ) -> None:
+        """Whoever wants to know of the end, in the transaction of the end: done, failed or cancelled."""
+        if self.told is not None:
+            said = {"import_id": str(one.info.import_id), "status": status, "rows": one.rows, "counts": counts}
+            await self.told(tx, tenant_id, said if error is None else {**said, "error": error})
 
     async def release(self, tx: Tx, tenant_id: int) -> None:
         """The tenant's table is free: the import that has waited longest takes it. Call it holding the table."""
@@ -263,10 +270,12 @@ class Runner:
         await tx.patient(PATIENCE_S)
         await store.drop_staged(tx, tenant_id, number)
         sums = await store.sum_counts(tx, tenant_id, number)
-        await store.save_counts(tx, tenant_id, number, counted(sums, one.info.plan.policy))
+        counts = counted(sums, one.info.plan.policy)
+        await store.save_counts(tx, tenant_id, number, counts)
         moved = await self._move(
             tx, tenant_id, structs.replace(one.info, paused=False), status, finished=True, error=error
         )
+        await self._tell(tx, tenant_id, one, status, counts, error)
         await self.release(tx, tenant_id)
         return moved
 

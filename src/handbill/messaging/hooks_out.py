@@ -25,7 +25,7 @@ EVENTS = {
     "campaign.expired": "The campaign's time was over before everybody was written to.",
     "template.rejected": "The provider rejected, paused or disabled a template.",
     "messaging.stopped": "The provider does not accept the account any more; nothing is sent until somebody acts.",
-    "import.done": "An import of contacts has ended.",
+    "import.done": "An import of contacts has ended; `status` says how: done, failed or cancelled.",
     "template.approved": "The provider lets a template be sent, for the first time or again.",
     "contact.opted_out": "A person asked for no more messages, by a word or by the provider's own button.",
     "contact.opted_in": "A person asked for messages again.",
