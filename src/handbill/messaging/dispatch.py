@@ -279,24 +279,28 @@ class Dispatcher:
         number = state.number
         while queue:
             assert number is not None
-            slots = await self._slots.take(min(len(queue), TOKENS))
-            batch = [queue[place] for place in range(slots)]
-            tokens = await self._pacer.take(
-                state.tenant_id, state.number_id, [one.row.address for one in batch], per_second=number.per_second,
-                tenant_per_second=state.pace,
-            )  # fmt: skip
-            self._slots.give(sum(answer != 0 for answer in tokens.each))
-            for one, answer in zip(batch, tokens.each, strict=True):
-                if answer < 0:
-                    break
-                queue.popleft()
-                if answer == 0:
-                    task = asyncio.create_task(self._send(state, one, state.claim))
-                    tasks.add(task)
-                    task.add_done_callback(tasks.discard)
-                else:
-                    due = self._clock.now() + timedelta(microseconds=answer)
-                    await self._recorder.settle(_settlement(state, one.row, "back", reason="pair_wait", due_at=due))
+            held = await self._slots.take(min(len(queue), TOKENS))
+            try:
+                batch = [queue[place] for place in range(held)]
+                tokens = await self._pacer.take(
+                    state.tenant_id, state.number_id, [one.row.address for one in batch],
+                    per_second=number.per_second, tenant_per_second=state.pace,
+                )  # fmt: skip
+                for one, answer in zip(batch, tokens.each, strict=True):
+                    if answer < 0:
+                        break
+                    queue.popleft()
+                    if answer == 0:
+                        task = asyncio.create_task(self._send(state, one, state.claim))
+                        held -= 1  # the task's own from now on
+                        tasks.add(task)
+                        task.add_done_callback(tasks.discard)
+                    else:
+                        due = self._clock.now() + timedelta(microseconds=answer)
+                        back = _settlement(state, one.row, "back", reason="pair_wait", due_at=due)
+                        await self._recorder.settle(back)
+            finally:
+                self._slots.give(held)  # whatever was not used, whether Redis answered or not
             if tokens.wait_us:
                 await asyncio.sleep(tokens.wait_us / 1_000_000)
 

@@ -124,7 +124,9 @@ class Keeper:
             over = [(row["tenant_id"], row["campaign_id"]) for row in await tx.fetch(S.expired_campaigns, now)]
         for tenant_id, campaign_id in over:
             async with self._database.worker() as tx:
-                await tx.fetchrow(S.lock_campaign, tenant_id, campaign_id)
+                found = await tx.fetchrow(S.lock_campaign, tenant_id, campaign_id)
+                if found is None or found["state"] not in ("scheduled", "queued", "running", "paused"):
+                    continue  # ended in between, by somebody else
                 await tx.fetchrow(S.move_campaign, tenant_id, campaign_id, "expired", "expired", None, None, now)
                 await self._hooks.announce(tx, tenant_id, "campaign.expired", {"campaign_id": str(campaign_id)})
             metrics.CAMPAIGNS_ENDED.labels("expired").inc()

@@ -128,7 +128,8 @@ from (
     select x.tenant_id, x.campaign_id, x.price * count(m.message_id) as spent
     from messaging.campaigns x left join messaging.messages m
         on m.tenant_id = x.tenant_id and m.campaign_id = x.campaign_id
-        and m.state in ('claimed', 'sending', 'unknown', 'accepted', 'sent', 'delivered', 'read')
+        and (m.state in ('claimed', 'sending', 'unknown', 'accepted', 'sent', 'delivered', 'read')
+             or (m.state = 'failed' and m.reason = 'unknown'))  -- it may have arrived, and been charged for
     where x.state = 'running' and x.spend_cap is not null and x.tenant_id = $1
     group by x.tenant_id, x.campaign_id
 ) s

@@ -54,7 +54,9 @@ held as (
     select m.tenant_id, m.message_id, s.wamid as said_wamid, s.code, s.details,
         least(m.sent_at, s.sent_at) as sent_at, least(m.failed_at, s.failed_at) as failed_at,
         least(m.delivered_at, s.delivered_at) as delivered_at, least(m.read_at, s.read_at) as read_at,
-        s.failed_at is not null and m.failed_at is null as fresh,
+        -- an error may come in the answer and by webhook too: it is one error
+        s.failed_at is not null and m.failed_at is null
+            and not (m.state = 'failed' and m.error_code is not distinct from s.code) as fresh,
         s.failed_at is not null and (m.failed_at is null or (s.failed_at, s.code, s.details collate "C")
             < (m.failed_at, coalesce(m.error_code, 0), coalesce(m.error_details, '') collate "C")) as newly
     from messaging.messages m join said s on s.tenant_id = m.tenant_id and s.message_id = m.message_id
@@ -71,7 +73,7 @@ set sent_at = h.sent_at, failed_at = h.failed_at, delivered_at = h.delivered_at,
                  when h.failed_at is not null then 'failed' when h.sent_at is not null then 'sent' else m.state end,
     reason = case when h.read_at is not null or h.delivered_at is not null then null
                   when h.failed_at is not null then 'provider_' || (case when h.newly then h.code else m.error_code end)
-                  else null end,
+                  when h.sent_at is not null then null else m.reason end,
     settled_at = coalesce(m.settled_at, $10)
 from held h
 where m.tenant_id = h.tenant_id and m.message_id = h.message_id
