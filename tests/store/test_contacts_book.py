@@ -95,7 +95,9 @@ async def test_an_opt_out_is_not_overruled_by_a_file(
     made = await book.create(tenant, NewContact(phone="+5491123456789"), actor=ACTOR)
     await book.opt_out(tenant, "whatsapp", "+5491123456789", source="STOP")
     file = tmp_path / "x.csv"
-    file.write_text("phone,ok\n+5491123456789,yes\n+5511987654321,no\n+5511987650000,\n")
+    file.write_text(
+        "phone,ok\n+5491123456789,yes\n+5511987654321,no\n+5511987650000,\n+5511987650001,revoked\n+5511987650002,yes\n"
+    )
     columns = [{"index": 1, "target": "consent"}]
     consent = {"channels": ["whatsapp", "sms"], "source": "form"}
     with pytest.raises(Invalid):
@@ -109,7 +111,9 @@ async def test_an_opt_out_is_not_overruled_by_a_file(
     assert found == {
         "+5491123456789": (["sms"], ["whatsapp"]),
         "+5511987654321": ([], ["sms", "whatsapp"]),
-        "+5511987650000": (["sms", "whatsapp"], []),
+        "+5511987650000": ([], []),
+        "+5511987650001": ([], []),
+        "+5511987650002": (["sms", "whatsapp"], []),
     }
 
 

@@ -278,6 +278,8 @@ class _Chunk:
         self._task = task
         self._reader = Reader(task.plan)
         self._key = task.plan.key
+        self._asked = any(column.target == "consent" for column in task.plan.columns)
+        """Where a column speaks of consent, whoever says nothing readable there has given none."""
         self._head = f"{task.tenant_id}\t{task.import_id}\t"
         self._ids = contact_ids(task.import_id)
         self._staged: list[str] = []
@@ -310,7 +312,8 @@ class _Chunk:
 
     def _stage(self, row: int, fields: Fields, original: str) -> None:
         key = str(getattr(fields, self._key))
-        consent = NULL if fields.consent is None else ("t" if fields.consent else "f")
+        said = fields.consent if self._asked else True
+        consent = NULL if said is None else ("t" if said else "f")
         self._staged.append(
             f"{self._head}{zlib.crc32(key.encode()) % self._task.slices}\t{row}\t{self._ids(row)}"
             f"\t{fields.phone or NULL}\t{fields.whatsapp or NULL}"

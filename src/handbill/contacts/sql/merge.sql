@@ -1,11 +1,11 @@
 -- name: merge_slice
 -- One slice of the keys, whole: $4 the key, $5 the policy, $6 the mapped attributes, $7 the mapped fields, $8 tags for
 -- all, $9 channels of the consent, $10 its source, $11 its proof, $12 who started the import, $13 when.
+-- Consent is three-valued: a row that says neither yes nor no leaves everything as it is.
 -- Rows of one key are folded as if they were applied one after the other, in the order of the file.
 with staged as (
     delete from contacts.import_rows where tenant_id = $1 and import_id = $2 and slice = $3
-    returning row_no, contact_id, phone, whatsapp, email, external_id, name, locale, attributes, tags,
-        coalesce(consent, true) as consent,
+    returning row_no, contact_id, phone, whatsapp, email, external_id, name, locale, attributes, tags, consent,
         case $4::text when 'phone' then phone when 'email' then email else external_id end as key
 ), ranked as (
     select *, count(*) over (partition by key) as copies from staged
@@ -48,7 +48,7 @@ with staged as (
         tags, granted, denied, created_at, updated_at)
     select $1, contact_id, phone, whatsapp, email, external_id, name, locale, attributes,
         case when tags = '{}' then $8::text[] else contacts.add_tags(tags, $8::text[]) end,
-        case when consent then $9::text[] else '{}' end, case when consent then '{}' else $9::text[] end,
+        case when consent then $9::text[] else '{}' end, case when not consent then $9::text[] else '{}' end,
         $13::timestamptz, $13::timestamptz
     from matched where found is null
     returning contact_id, granted, denied
@@ -78,8 +78,8 @@ with staged as (
         end as new,
         contacts.add_tags(c.tags, f.tags || $8::text[]) as new_tags,
         case when f.consent then contacts.add_tags(c.granted, contacts.without($9::text[], c.denied))
-             else contacts.without(c.granted, $9::text[]) end as new_granted,
-        case when f.consent then c.denied else contacts.add_tags(c.denied, $9::text[]) end as new_denied
+             when not f.consent then contacts.without(c.granted, $9::text[]) else c.granted end as new_granted,
+        case when not f.consent then contacts.add_tags(c.denied, $9::text[]) else c.denied end as new_denied
     from matched f join contacts.contacts c on c.tenant_id = $1 and c.contact_id = f.found
     where $5::text <> 'skip'
     for update of c  -- as it is now: a no that was said since the statement began must not be written over
