@@ -80,7 +80,9 @@ async def test_four_weeks_of_restatement_end_in_the_truth_and_every_days_belief_
     drift = await adstats.reading.drift(tenant, first, first + DAY, "CAMPAIGN")
     assert len(drift) == 1
     assert drift[0].purchase_value > drift[0].first_purchase_value
-    assert (drift[0].first_on, drift[0].last_on) == (first, first + LATE_DAYS * DAY)
+    # there a day ends on the next one of UTC: the hours that were still to come are no restatement
+    assert drift[0].first_spend == drift[0].spend
+    assert (drift[0].first_on, drift[0].last_on) == (first + DAY, first + LATE_DAYS * DAY)
     # a rebuild from the raw rows believes what we believe
     before = await state(database, tenant)
     await adstats.syncing.rebuild(tenant, first, last)

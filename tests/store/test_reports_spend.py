@@ -73,7 +73,9 @@ async def test_cost_per_counted_click_and_the_claim(
         event("$pageview", "ann", url=f"{tagged}&fbclid=one"),
         event("$pageview", "ann", url=f"{tagged}&fbclid=one"),  # the same click, a second page
         event("$pageview", "ann", url=f"{tagged}&fbclid=two"),
+        event("scroll", "ann", properties='{"utm_campaign": "spring sale"}'),  # of the same visit: no click of its own
         event("$pageview", "bob", properties='{"utm_campaign": "spring sale"}'),
+        event("scroll", "bob", url="https://shop.example/?utm_campaign=spring+sale"),
         event("purchase", "bob", properties='{"utm_campaign": "spring sale"}'),
         event("$pageview", "eve", url="https://shop.example/?utm_campaign=other"),
         event("$pageview", "old", NOON - timedelta(days=1), url=tagged),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import zoneinfo
 from collections.abc import Iterable
-from datetime import date, datetime, timedelta
+from datetime import date, datetime, time, timedelta
 from functools import cache
 from uuid import UUID
 
@@ -23,7 +23,8 @@ SLACK = timedelta(seconds=30)
 
 @cache
 def _zones() -> frozenset[str]:
-    return frozenset(zoneinfo.available_timezones())
+    """Those that mean the same everywhere: not the machine's own."""
+    return frozenset(zoneinfo.available_timezones()) - {"localtime", "posixrules", "Factory"}
 
 
 def check_zone(name: str, field: str) -> None:
@@ -35,9 +36,17 @@ def today(now: datetime, zone: str) -> date:
     return now.astimezone(zoneinfo.ZoneInfo(zone)).date()
 
 
+def ends_late(day: date, zone: str) -> int:
+    """By how many UTC days later than its own date a day of this zone ends: one, west of Greenwich."""
+    noon = datetime.combine(day, time(12), zoneinfo.ZoneInfo(zone))
+    return 1 if (noon.utcoffset() or timedelta(0)) < timedelta(0) else 0
+
+
 def span(due: Due, now: datetime) -> tuple[date, date] | None:
-    """The first and last day to read now; None while even today is fresh."""
+    """The first and last day to read now; None while even today is fresh, or when the last spend is out of sight."""
     last = today(now, due.time_zone)
+    if due.spent_on is not None and due.spent_on < last - due.look_back_days * DAY:
+        return None
     if _stale(due.daily_at, now, DAY):
         return last - due.look_back_days * DAY, last
     if _stale(due.hourly_at, now, HOUR):

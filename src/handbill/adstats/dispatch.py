@@ -37,8 +37,8 @@ SELLERS_AT_ONCE = 3_000
 """Rows of the scheduler's look at a time: three for each connection."""
 PARTS_AT_ONCE = 6
 PART_DAYS = 31
-OLDEST_DAYS = 37 * 31
-"""Platforms keep thirty-seven months."""
+OLDEST_DAYS = 3 * 365 + 28
+"""Platforms keep thirty-seven months, whatever months they are."""
 LONGEST_DAYS = 800
 
 

@@ -36,7 +36,8 @@ from handbill.kit.pages import Page
 from handbill.tenants.service import Audit
 
 T = TypeVar("T")
-MOST_MONEY = Decimal(10) ** 14
+MOST_MONEY = Decimal(10) ** 12
+"""Of a budget; what is spent of it, and its ratios, must fit their columns too."""
 ABOVE = {"ADSET": "CAMPAIGN", "AD": "ADSET"}
 
 
@@ -221,6 +222,8 @@ class Editor:
         if patch.budget is not UNSET:
             check_money(patch.budget)
         async with self._database.tenant(tenant) as tx:
+            if patch.sellpage_id is not UNSET:  # before the row's own lock, as an import takes them
+                await store.lock_seller(tx, tenant)
             before = found(await store.find_entity(tx, tenant, entity, lock=True), "AD_ENTITY")
             etags.check(version, before.version)
             wanted = structs.replace(before, **_given(patch))
@@ -229,7 +232,6 @@ class Editor:
                 if before.entity_type != "CAMPAIGN":
                     raise _refused("sellpage_id", "only a campaign leads to a sellpage")
                 await self._sellpage_there(tx, tenant, wanted.sellpage_id)
-                await store.lock_seller(tx, tenant)
             made = await store.update_entity(tx, tenant, wanted, self._clock.now())
             if moved:
                 await store.roll_sellpages(tx, tenant, await store.campaign_days(tx, tenant, entity), AD_SOURCE)
@@ -280,6 +282,6 @@ def _refused(field: str, reason: str) -> Invalid:
 
 
 def check_money(amount: Decimal) -> None:
-    """What fits the column: finite, not below zero, fourteen digits before the point and four after."""
+    """What fits the column: finite, not below zero, twelve digits before the point and four after."""
     if not amount.is_finite() or not 0 <= amount < MOST_MONEY or amount != round(amount, 4):
-        raise _refused("budget", "must be a number from 0 to 99999999999999 with at most four places")
+        raise _refused("budget", "must be a number from 0 to 999999999999 with at most four places")

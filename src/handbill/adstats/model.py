@@ -270,6 +270,8 @@ class Due(msgspec.Struct, frozen=True):
     synced_at: datetime | None
     hourly_at: datetime | None
     daily_at: datetime | None
+    spent_on: date | None = None
+    """Nothing runs there any more: the last day that had spend."""
 
 
 class Backfill(msgspec.Struct, frozen=True):

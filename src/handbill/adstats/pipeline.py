@@ -18,11 +18,15 @@ CHUNK = 5_000
 """Rows to a statement: a long backfill of a large account is several."""
 
 
-def complete(rows: Sequence[RawStatRow], entities: Iterable[Entity], days: Sequence[date]) -> list[RawStatRow]:
-    """The answer with what it left out: an entity it does not name had nothing. Of a row told twice the last counts."""
+def complete(
+    rows: Sequence[RawStatRow], entities: Iterable[Entity], days: Sequence[date], *, silence_is_zero: bool
+) -> list[RawStatRow]:
+    """What was asked for, and with `silence_is_zero` what was left out. Of a row told twice the last counts."""
     known = {entity.entity_id: entity for entity in entities}
     wanted = set(days)
     told = {(row.entity_id, row.day): row for row in rows if row.entity_id in known and row.day in wanted}
+    if not silence_is_zero:
+        return list(told.values())
     missing = [
         RawStatRow(entity.entity_id, entity.external_id, day, ZERO)
         for entity in known.values()

@@ -79,7 +79,7 @@ class StatsAnswer(msgspec.Struct, frozen=True):
 
 
 class Drift(msgspec.Struct, frozen=True):
-    """A day as it was first believed and as it stands, and on how many days that changed."""
+    """A day as it was believed when it was over and as it stands, and on how many UTC days that changed."""
 
     day: date
     currency: str
@@ -184,9 +184,15 @@ class Reading:
     async def drift(self, tenant: int, start: date, end: date, level: Level) -> list[Drift]:
         check_range(start, end)
         async with self._database.tenant(tenant) as tx:
-            return [msgspec.convert(dict(row), Drift) for row in await tx.fetch(S.drift, tenant, start, end, level)]
+            accounts = await store.list_connections(tx, tenant, store.FIRST, MOST_ROWS)
+            late = [cadence.ends_late(start, one.time_zone) for one in accounts]
+            ids = [one.connection_id for one in accounts]
+            found = await tx.fetch(S.drift, tenant, start, end, level, ids, late)
+        return [msgspec.convert(dict(row), Drift) for row in found]
 
     async def explain(self, tenant: int, entity: UUID, name: str, level: Level, day: date) -> Explained:
+        if day == date.max:
+            raise Invalid("That day is too late.", faults=[Fault("day", "a day that has a next one")])
         async with self._database.tenant(tenant) as tx:
             told = [msgspec.convert(dict(row), Told) for row in await tx.fetch(S.answers, tenant, entity, day)]
             beliefs = [msgspec.convert(dict(row), Belief) for row in await tx.fetch(S.beliefs, tenant, entity, day)]

@@ -33,6 +33,7 @@ from handbill.adstats.model import (
 )
 from handbill.adstats.service import AdstatsService
 from handbill.adstats.stats_routes import AdStatsRoutes
+from handbill.kit.errors import Forbidden
 from handbill.kit.etags import etag, wanted_version
 from handbill.kit.pages import LIMIT_DEFAULT, LIMIT_MAX, Page
 from handbill.tenants.model import Principal
@@ -77,7 +78,12 @@ class ManagerRoutes(Controller):
         opt={"scope": "adstats:write", "example": examples.SYNC, "body_example": {"date": "2026-02-19"}},
     )
     async def sync(self, adstats: Adstats, principal: Who, data: JSONBody[SyncRequest | None] = None) -> SyncAnswer:
-        """Read all levels of one day of your own ad accounts now. A job that waits or runs already is not doubled."""
+        """Read all levels of one day of your own ad accounts now. A job that waits or runs already is not doubled.
+
+        For a signed-in user of the seller, operator or owner; a program asks for a backfill instead.
+        """
+        if principal.kind != "session" or principal.role not in ("operator", "owner"):
+            raise Forbidden("Only a signed-in operator or owner may ask for a sync; nothing was started.")
         day = data.date if data is not None else None
         return await adstats.dispatch.sync(principal.tenant_id, day, actor=principal.actor)
 

@@ -96,7 +96,7 @@ class AdStatsRoutes(Controller):
     async def drift(
         self, adstats: Adstats, principal: Who, start: From, end: To, level: FromQuery[Level] = "CAMPAIGN"
     ) -> list[Drift]:
-        """How far each day moved since it was first told: the platform's restatements, day by day."""
+        """How far each day moved since it was over: the platform's restatements, day by day."""
         return await adstats.reading.drift(principal.tenant_id, start, end, level)
 
     @get(

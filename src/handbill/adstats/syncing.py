@@ -21,13 +21,15 @@ from handbill.adstats.providers.port import (
     TokenDead,
 )
 from handbill.adstats.store import Kept, Source
-from handbill.infra.postgres import Database
+from handbill.infra.postgres import Database, PostgresError
 from handbill.kit.clock import Clock
 from handbill.kit.errors import Broken
 from handbill.kit.ids import Ids
 from handbill.kit.telemetry import logs, metrics
 
 _log = logs.get("adstats")
+MONTH_DAYS = 31
+"""A month that began fewer days ago is dropped by nobody."""
 
 
 class Seals(Protocol):
@@ -89,11 +91,15 @@ class Syncing:
             except ProviderError as error:
                 trouble.append(error)
                 await self._note(tenant, job, kept.shown, str(error))
+            except PostgresError as error:  # a figure that no column holds must not cost the seller its other accounts
+                trouble.append(ProviderError(f"the figures told could not be written ({error.sqlstate})"))
+                await self._note(tenant, job, kept.shown, str(trouble[-1]))
         parts = 0
-        if not trouble and any(kept.waiting for kept in accounts):
+        if not trouble and (not accounts or any(kept.waiting for kept in accounts)):
+            why = dead[0] if dead else "no ad account is connected any more"
+            state, said = ("done", None) if len(dead) < len(accounts) else ("failed", why)
             async with self._database.worker() as tx:
-                state, why = ("failed", dead[0]) if dead and len(dead) == len(accounts) else ("done", None)
-                parts = await store.end_parts(tx, tenant, job, state, why, self._clock.now())
+                parts = await store.end_parts(tx, tenant, job, state, said, self._clock.now())
         return Ended(written, len(accounts), dead, trouble, parts)
 
     async def give_up(self, tenant: int, job: SyncJob, error: str) -> None:
@@ -109,9 +115,16 @@ class Syncing:
             return Written()
         provider = self._providers[shown.provider]
         question = Question(job.sellerId, self._opened(tenant, kept), job.level, kept.tree, job.dateFrom, last)
-        if not question.of_level():
+        if not question.of_level():  # read nonetheless: what stays due has the seller's others read deep each time
+            await self._nothing(tenant, shown, question, now)
             return Written()
         return await self._ask(tenant, shown, provider, question, now)
+
+    async def _nothing(self, tenant: int, shown: Connection, question: Question, now: datetime) -> None:
+        source = Source(tenant, shown.connection_id, question.level, shown.currency, self._ids.new(), now)
+        depth = cadence.depth(question.date_from, question.date_to, now, shown.time_zone, shown.look_back_days)
+        async with self._database.worker() as tx:
+            await store.note_synced(tx, source, depth)
 
     async def _ask(
         self, tenant: int, shown: Connection, provider: StatProvider, question: Question, now: datetime
@@ -122,7 +135,7 @@ class Syncing:
         metrics.ADSTATS_FETCH_SECONDS.labels(shown.provider).observe(time.perf_counter() - began)
         days = cadence.days(question.date_from, question.date_to)
         if provider.kind == "CUMULATIVE":
-            rows = pipeline.complete(rows, question.of_level(), days)
+            rows = pipeline.complete(rows, question.of_level(), days, silence_is_zero=provider.silence_is_zero)
         source = Source(tenant, shown.connection_id, question.level, shown.currency, self._ids.new(), now)
         depth = cadence.depth(question.date_from, question.date_to, now, shown.time_zone, shown.look_back_days)
         await self._make_months(days, now.date())
@@ -137,13 +150,13 @@ class Syncing:
     async def _make_months(self, days: list[date], today: date) -> None:
         """Each in a transaction of its own: making one locks the whole table, and nobody waits for more under that.
 
-        Recent months are remembered; older ones may have been dropped since, and are looked for each time.
+        The newest are remembered; others may have been dropped since, and are looked for each time.
         """
+        self._months = {month for month in self._months if (today - month).days < MONTH_DAYS}
         for month in sorted({day.replace(day=1) for day in days} - self._months):
             async with self._database.worker() as tx:
                 await store.make_month(tx, month)
-            if (today - month).days < 2 * 31:
-                self._months.add(month)
+            self._months.add(month)
 
     async def rebuild(self, tenant: int, first: date, last: date) -> Written:
         """Days and sellpages again from the raw rows, for every connection and level of a seller."""

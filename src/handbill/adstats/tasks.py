@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from handbill.adstats.model import JOB, QUEUE, SyncJob
+from handbill.adstats.model import JOB, QUEUE, SyncJob, Written
 from handbill.adstats.service import AdstatsService
 from handbill.adstats.syncing import Ended, retry_after
 from handbill.jobs.model import Job, RetryLater, Unrecoverable
@@ -23,6 +23,8 @@ CRON = {
     "cron.adstats_retention": "Drop months of raw ad figures that can no longer be restated.",
 }
 _log = logs.get("adstats")
+MOST_DAYS = 94
+"""The longest look-back, and what lies between two zones' todays."""
 Handler = Callable[[Job, Any], Awaitable[Any]]
 
 
@@ -45,7 +47,7 @@ class AdstatsTasks:
 
     async def sync(self, job: Job, ctx: Any) -> dict[str, int]:
         began = self._clock.monotonic()
-        sent = _payload(job)
+        sent = self._payload(job)
         tenant = await self._tenant(job, sent)
         try:
             ended = await self._adstats.syncing.run(tenant, sent)
@@ -60,10 +62,16 @@ class AdstatsTasks:
                 await self._adstats.syncing.give_up(tenant, sent, why)
             raise
         written = ended.written
-        if ended.dead:
+        if ended.dead and len(ended.dead) == ended.accounts:  # one line a job: nothing could be read
             self._failed(job, sent, ended.dead[0], "token_dead")
         else:
-            metrics.ADSTATS_SYNCS.labels(sent.level, "done").inc()
+            self._complete(job, sent, written, began)
+        if ended.parts:
+            await self._adstats.dispatch.parts(tenant)
+        return {"rawInserted": written.raw, "dailyUpserted": written.daily, "sellpageUpserted": written.sellpage}
+
+    def _complete(self, job: Job, sent: SyncJob, written: Written, began: float) -> None:
+        metrics.ADSTATS_SYNCS.labels(sent.level, "done").inc()
         _log.info(
             "stats-sync-complete",
             jobId=job.id,
@@ -76,16 +84,26 @@ class AdstatsTasks:
             sellpageUpserted=written.sellpage,
             durationMs=round((self._clock.monotonic() - began) * 1000),
         )
-        if ended.parts:
-            await self._adstats.dispatch.parts(tenant)
-        return {"rawInserted": written.raw, "dailyUpserted": written.daily, "sellpageUpserted": written.sellpage}
 
     async def _tenant(self, job: Job, sent: SyncJob) -> int:
         """The seller must be who the job belongs to; a job of another program belongs to the seller it names."""
         tenant = await self._adstats.tenant_of(sent.sellerId)
         if tenant is None or (job.tenant_id is not None and job.tenant_id != tenant):
+            self._failed(job, sent, "there is no such seller", "failed")
             raise Unrecoverable("there is no such seller")
         return tenant
+
+    def _payload(self, job: Job) -> SyncJob:
+        """Other programs write payloads too: one that no sync of ours would have is refused before it takes memory."""
+        try:
+            sent = msgspec.convert(job.data or {}, SyncJob, strict=False)
+        except msgspec.ValidationError as error:
+            raise Unrecoverable(f"the payload of {job.name} is not valid: {error}") from None
+        if not 0 <= (sent.dateTo - sent.dateFrom).days <= MOST_DAYS:
+            why = f"a job is for 1 to {MOST_DAYS + 1} days"
+            self._failed(job, sent, why, "failed")
+            raise Unrecoverable(why)
+        return sent
 
     def _judge(self, ended: Ended) -> None:
         if not ended.trouble:
@@ -106,10 +124,3 @@ def _words(error: Exception) -> str:
     """What may be logged and stored: our own errors' words, and of any other error its name."""
     own = type(error).__module__.startswith("handbill.")
     return str(error)[:300] if own else type(error).__name__
-
-
-def _payload(job: Job) -> SyncJob:
-    try:
-        return msgspec.convert(job.data or {}, SyncJob, strict=False)
-    except msgspec.ValidationError as error:
-        raise Unrecoverable(f"the payload of {job.name} is not valid: {error}") from None

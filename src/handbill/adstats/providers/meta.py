@@ -11,7 +11,7 @@ import hashlib
 import hmac
 from collections.abc import AsyncIterator, Mapping
 from datetime import date, timedelta
-from decimal import Decimal, InvalidOperation
+from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
 from typing import Any
 
 import aiohttp
@@ -20,12 +20,14 @@ import msgspec
 from handbill.adstats.model import LEVELS, Figures, Kind, Level, Listed, RawStatRow
 from handbill.adstats.providers.port import Account, ProviderError, ProviderThrottled, Question
 from handbill.adstats.providers.usage import TooMuch, fault_of, pause_s
-from handbill.adstats.rounding import major
 from handbill.kit.clock import Clock
 from handbill.kit.telemetry import metrics
 
 LARGEST = 32 * 1024 * 1024
 _DAY = timedelta(days=1)
+_WHOLE = frozenset(("CLP", "COP", "CRC", "HUF", "IDR", "ISK", "JPY", "KRW", "PYG", "TWD", "VND"))
+"""Meta's own list, which is not ISO's: there a forint has no hundredths, and a dinar no thousandths."""
+_FOUR = Decimal("0.0001")
 _FIELDS = "date_start,date_stop,account_currency,spend,impressions,inline_link_clicks,actions,action_values"
 _STATUSES = {"ACTIVE": "ACTIVE", "PAUSED": "PAUSED", "ARCHIVED": "ARCHIVED", "DELETED": "DELETED"}
 _EDGES: tuple[tuple[str, Level, str, str], ...] = (
@@ -50,6 +52,7 @@ class MetaPolicy(msgspec.Struct, frozen=True):
 
 class MetaProvider:
     kind: Kind = "CUMULATIVE"
+    silence_is_zero = False  # what was deleted at Meta is no longer in its answers; its spend was spent all the same
     levels: tuple[Level, ...] = LEVELS
     look_back_days = 28
 
@@ -246,7 +249,7 @@ def _money(value: Any) -> Decimal:
         raise ProviderError("the platform sent a figure that is no number") from None
     if not found.is_finite() or not 0 <= found < 10**14:
         raise ProviderError("the platform sent a figure that cannot be")
-    return round(found, 4)
+    return found.quantize(_FOUR, ROUND_HALF_UP)
 
 
 def _count(value: Any) -> int:
@@ -261,7 +264,7 @@ def _day(row: Mapping[str, Any]) -> date:
 
 
 def _listed(row: Mapping[str, Any], level: Level, parent: str, currency: str) -> Listed:
-    """Budgets come in the currency's smallest unit."""
+    """Budgets come in hundredths, but for a few currencies that Meta counts whole."""
     daily, lifetime = _count(row.get("daily_budget")), _count(row.get("lifetime_budget"))
     name = str(row.get("name") or row.get("id")).replace("\0", "")[:300]
     return Listed(
@@ -271,5 +274,5 @@ def _listed(row: Mapping[str, Any], level: Level, parent: str, currency: str) ->
         str(row.get(parent))[:64] if parent else None,
         _STATUSES.get(str(row.get("status")), "PAUSED"),  # type: ignore[arg-type]
         "DAILY" if daily or not lifetime else "LIFETIME",
-        major(daily or lifetime, currency),
+        Decimal(daily or lifetime) / (1 if currency in _WHOLE else 100),
     )

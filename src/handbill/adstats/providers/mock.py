@@ -10,7 +10,7 @@ import asyncio
 import zoneinfo
 from collections import defaultdict
 from collections.abc import Sequence
-from datetime import date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from uuid import UUID
 
 import msgspec
@@ -40,6 +40,7 @@ class Manners(msgspec.Struct, frozen=True):
 
 class MockProvider:
     kind: Kind = "CUMULATIVE"
+    silence_is_zero = True
     levels: tuple[Level, ...] = LEVELS
     look_back_days = 3
 
@@ -122,8 +123,9 @@ def row(entity: Entity, day: date, values: Sequence[int], currency: str) -> RawS
 
 def visible(figures: Sequence[int], day: date, now: datetime, zone: str) -> list[int]:
     """What can be seen of a day's final figures: the part of the day that is over, and purchases found so far."""
-    begin = datetime.combine(day, time(), zoneinfo.ZoneInfo(zone))
-    end = datetime.combine(day + timedelta(days=1), time(), zoneinfo.ZoneInfo(zone))
+    own = zoneinfo.ZoneInfo(zone)  # subtracted in UTC: within one zone Python subtracts clock faces, not time
+    begin = datetime.combine(day, time(), own).astimezone(UTC)
+    end = datetime.combine(day + timedelta(days=1), time(), own).astimezone(UTC)
     passed = min(max((now - begin) / timedelta(seconds=1), 0), (end - begin) / timedelta(seconds=1))
     part, whole = int(passed), int((end - begin) / timedelta(seconds=1))
     age = min(max((cadence.today(now, zone) - day).days, 0), LATE_DAYS)

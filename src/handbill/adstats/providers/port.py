@@ -40,9 +40,11 @@ class Question(msgspec.Struct, frozen=True):
 
 
 class StatProvider(Protocol):
-    """A platform. An answer is complete or it is an error: an entity that is not in it had nothing on that day."""
+    """A platform. An answer is complete or it is an error."""
 
     kind: Kind
+    silence_is_zero: bool
+    """Whether an entity that an answer leaves out had nothing; else what is known of it stays."""
     levels: tuple[Level, ...]
     look_back_days: int
 

@@ -37,27 +37,43 @@ select f.*, exists (select from adstats.backfill_parts p where p.tenant_id = f.t
           and e.connection_id = f.connection_id and e.entity_type = any ($2::text[])) as tree
 from adstats.fb_connections f
 where f.tenant_id = $1 and f.connection_type = 'AD_ACCOUNT' and f.is_active and f.token_state <> 'dead'
+  and (f.provider = 'MOCK' or f.token_state = 'valid')
 order by f.connection_id
 
 -- name: eligible
 -- no-tenant: the scheduler looks at all sellers at once
--- Active and connected, and a campaign that runs, is paused, or had spend inside the look-back.
+-- Active and connected, and a campaign that runs, is paused, or had spend inside the look-back. `spent_on`: only spend
+-- speaks for it, last on that day. Which day is today is worked out by the caller: a seller's zone that this engine does
+-- not know must not stop everybody else.
 select f.tenant_id, t.public_id as seller, f.connection_id, l.level, f.time_zone, f.look_back_days, s.synced_at,
-       s.hourly_at, s.daily_at
-from adstats.fb_connections f
-join tenants.tenants t on t.tenant_id = f.tenant_id and t.status = 'active'
+       s.hourly_at, s.daily_at, f.spent_on
+from (
+    select c.*, x.running, case when x.running then null else (
+            select max(d.stat_date)
+            from adstats.entities e
+            join adstats.ad_stats_daily d on d.tenant_id = e.tenant_id and d.entity_type = 'CAMPAIGN'
+                and d.entity_id = e.entity_id
+            where e.tenant_id = c.tenant_id and e.connection_id = c.connection_id and e.entity_type = 'CAMPAIGN'
+              and d.stat_date >= ($1::timestamptz at time zone 'UTC')::date - c.look_back_days - 1 and d.spend > 0
+        ) end as spent_on
+    from adstats.fb_connections c
+    join tenants.tenants o on o.tenant_id = c.tenant_id and o.status = 'active'
+    cross join lateral (
+        select exists (
+            select from adstats.entities e
+            where e.tenant_id = c.tenant_id and e.connection_id = c.connection_id and e.entity_type = 'CAMPAIGN'
+              and e.status in ('ACTIVE', 'PAUSED')) as running
+    ) x
+    where c.connection_type = 'AD_ACCOUNT' and c.is_active and c.token_state <> 'dead'
+      and (c.provider = 'MOCK' or c.token_state = 'valid')
+      and (c.tenant_id, c.connection_id) > ($2, $3) and ($4::int is null or c.tenant_id = $4)
+    offset 0
+) f
+join tenants.tenants t on t.tenant_id = f.tenant_id
 cross join unnest(array['CAMPAIGN', 'ADSET', 'AD']) as l (level)
 left join adstats.sync_state s on s.tenant_id = f.tenant_id and s.connection_id = f.connection_id
     and s.entity_type = l.level
-where f.connection_type = 'AD_ACCOUNT' and f.is_active and f.token_state <> 'dead'
-  and (f.tenant_id, f.connection_id) > ($2, $3) and ($4::int is null or f.tenant_id = $4)
-  and exists (
-    select from adstats.entities e
-    where e.tenant_id = f.tenant_id and e.connection_id = f.connection_id and e.entity_type = 'CAMPAIGN'
-      and (e.status in ('ACTIVE', 'PAUSED') or exists (
-        select from adstats.ad_stats_daily d
-        where d.tenant_id = e.tenant_id and d.entity_type = 'CAMPAIGN' and d.entity_id = e.entity_id
-          and d.stat_date >= ($1::timestamptz at time zone f.time_zone)::date - f.look_back_days and d.spend > 0)))
+where f.running or f.spent_on is not null
 order by f.tenant_id, f.connection_id, l.level
 limit $5
 

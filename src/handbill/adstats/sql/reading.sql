@@ -41,13 +41,24 @@ order by 1, 2, 3, 4
 limit $11
 
 -- name: drift
--- Each day: what was believed at the end of the day it is about, what is believed now, and how often that changed.
-with beliefs as (
+-- Each day: what was believed at the end of the UTC day in which it ended, what is believed now, and how often that
+-- changed. What was believed while the day still ran is no belief about the day: it would pass for a restatement.
+-- $5, $6: the accounts, and by how many UTC days later than its own date a day ends there.
+with told as (
     select l.stat_date, l.currency, l.entity_id, l.believed_on, l.spend, l.purchases, l.purchase_value,
-           row_number() over (partition by l.entity_id, l.stat_date order by l.believed_on) as nth,
-           row_number() over (partition by l.entity_id, l.stat_date order by l.believed_on desc) as nth_last
+           l.stat_date + coalesce(z.late, 0) as ended_on
     from adstats.ad_stats_ledger l
+    join adstats.entities e on e.tenant_id = l.tenant_id and e.entity_id = l.entity_id
+    left join unnest($5::uuid[], $6::int[]) as z (connection_id, late) on z.connection_id = e.connection_id
     where l.tenant_id = $1 and l.stat_date >= $2 and l.stat_date < $3 and l.entity_type = $4
+), ended as (
+    select t.*, max(t.believed_on) filter (where t.believed_on <= t.ended_on)
+                    over (partition by t.entity_id, t.stat_date) as whole_on
+    from told t
+), beliefs as (
+    select t.*, row_number() over (partition by t.entity_id, t.stat_date order by t.believed_on) as nth,
+           row_number() over (partition by t.entity_id, t.stat_date order by t.believed_on desc) as nth_last
+    from ended t where t.whole_on is null or t.believed_on >= t.whole_on
 )
 select stat_date as day, currency, sum(spend) filter (where nth = 1) as first_spend,
        sum(spend) filter (where nth_last = 1) as spend,
