@@ -75,7 +75,7 @@ judged as (
                 select count(*) from messaging.messages o
                 where o.tenant_id = $1 and o.channel = p.channel and o.address = p.address
                     and o.claimed_at > $5 - make_interval(hours => l.cap_hours)
-                    and o.state not in ('pending', 'skipped', 'failed')
+                    and (o.state not in ('pending', 'skipped', 'failed') or o.reason = 'unknown')
             ) >= l.cap_count then 'person_cap'
             else f.reason
         end as no,
