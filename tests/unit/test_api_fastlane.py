@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -186,6 +187,32 @@ async def test_a_body_is_whole_or_refused(messages: list[dict[str, Any]], code: 
     scope = {"type": "http", "method": "POST", "path": "/x", "headers": [], "client": None}
     await door(scope, receive, Heard().send)
     assert told == [code]
+
+
+@pytest.mark.parametrize("told", [True, False])
+@pytest.mark.parametrize(
+    ("size", "own", "refused"), [(100, 0, False), (101, 0, True), (300, 300, False), (301, 300, True)]
+)
+async def test_a_route_may_take_more_than_the_others(size: int, own: int, refused: bool, told: bool) -> None:
+    heard: list[str | None] = []
+
+    async def reader(scope: Any, receive: Any, send: Any) -> None:
+        scope["route_handler"] = SimpleNamespace(opt={"body_limit": own} if own else {})
+        try:
+            await receive()
+            heard.append(None)
+        except HandbillError as error:
+            heard.append(error.code)
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"x" * size, "more_body": False}
+
+    door = FrontDoor(reader, clients=Clients([]), cors=Cors([]), body_limit=100)
+    headers = [(b"content-length", b"%d" % size)] if told else []
+    await door(
+        {"type": "http", "method": "POST", "path": "/x", "headers": headers, "client": None}, receive, Heard().send
+    )
+    assert heard == ["TOO_LARGE" if refused else None]
 
 
 async def test_large_bodies_together_have_a_limit_and_give_it_back(monkeypatch: pytest.MonkeyPatch) -> None:
