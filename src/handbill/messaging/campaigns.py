@@ -35,8 +35,9 @@ from handbill.messaging.render import preflight, unbound, unsupported
 from handbill.messaging.store import S
 from handbill.tenants.service import Audit
 
-LOOK_AT = 20_000
-"""People that an estimate looks at one by one; beyond that it says that it is not whole."""
+LOOK_AT, LOOK_PAGES = 20_000, 100
+"""People that an estimate looks at one by one, and pages of the address book that it turns to find them: a small
+segment of a large book. Beyond that it says that it is not whole."""
 
 
 class Campaigns:
@@ -119,8 +120,7 @@ class Campaigns:
         seen = ready = too_long = 0
         missing: dict[str, int] = {}
         after: UUID | None = None
-        whole = True
-        while True:
+        for _ in range(LOOK_PAGES):
             page = await self._contacts.audience(tenant_id, campaign.channel, campaign.audience, after, 1_000)
             people = [person.fields for person in page.recipients]
             seen += len(people)
@@ -133,13 +133,13 @@ class Campaigns:
                     missing[key] = missing.get(key, 0) + count
             after = page.after
             if after is None or seen >= LOOK_AT:
-                whole = after is None
                 break
         cost = campaign.price * ready
         within = campaign.spend_cap is None or cost <= campaign.spend_cap
         return Estimate(
-            seen, ready, missing, too_long, campaign.price, Decimal(cost), campaign.currency, within, problems, whole
-        )
+            seen, ready, missing, too_long, campaign.price, Decimal(cost), campaign.currency, within, problems,
+            whole=after is None,
+        )  # fmt: skip
 
     # --- moving
 
