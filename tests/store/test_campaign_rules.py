@@ -24,7 +24,6 @@ from handbill.messaging.pacer import Pacer
 from handbill.messaging.plan import BindingIn, NewCampaign, PersonCap, Quiet, UsedTemplate, UsedText
 from handbill.messaging.ports import Recipient
 from handbill.messaging.service import MessagingPolicy, TurnPolicy
-from tests.kit import desk
 from tests.kit.engines import Engines
 from tests.kit.graph import NUMBER, Graph, graph, many_numbers
 from tests.kit.reach import Book, Room, people, room
@@ -362,22 +361,6 @@ async def test_places_are_given_back_when_redis_does_not_answer(bench: Bench, mo
             assert await bench.states(campaign) == {"pending": 10}, "what was claimed goes back at once"
     await soon(bench.turn())
     assert await bench.states(campaign) == {"accepted": 10}
-
-
-async def test_an_error_in_the_answer_and_by_webhook_is_one_error(bench: Bench, engines: Engines) -> None:
-    campaign = await bench.begun()
-    refused = "update messaging.messages set state = 'failed', reason = 'provider_131026', error_code = 131026"
-    async with desk.owner(engines.postgres_url) as db:
-        await db.execute(f"{refused} where tenant_id = $1", bench.tenant)
-        message = await db.fetchval(
-            "select min(message_id::text)::uuid from messaging.messages where tenant_id = $1", bench.tenant
-        )
-        said = [desk.status(message, "failed", 1_790_000_000, code=131026)]
-        await desk.told(bench.at, bench.connection, desk.messages(statuses=said))
-        await desk.worked_off(bench.at)
-        hits = await db.fetchval("select count(*) from messaging.undeliverable where tenant_id = $1", bench.tenant)
-    assert hits == 0, "it was counted when the answer came"
-    assert await bench.reasons(campaign) == {"failed": {"provider_131026": 10}}
 
 
 def _in(bench: Bench, hours: int) -> Any:

@@ -153,3 +153,22 @@ async def test_nobody_elses_message_moves(
             assert (
                 await db.fetchval("select state from messaging.messages where message_id = $1", message) == "accepted"
             )
+
+
+async def test_an_error_in_the_answer_and_by_webhook_is_one_error(
+    engines: Engines, database: Database, redis: Redis, tenant: int
+) -> None:
+    async with graph() as fake, room(database, redis, engines.postgres_url, fake.url) as at:
+        connection = await at.connect(tenant)
+        async with desk.owner(engines.postgres_url) as db:
+            one, two = await desk.sent(db, tenant, await desk.draft(at, tenant, connection), ["+491701", "+491702"])
+            await db.execute(
+                "update messaging.messages set state = 'failed', reason = 'provider_131026', error_code = 131026"
+                " where tenant_id = $1 and message_id = $2",
+                tenant, one,
+            )  # fmt: skip
+            said = [desk.status(message, "failed", START_S, code=131026) for message in (one, two)]
+            await desk.told(at, connection, desk.messages(statuses=said))
+            await desk.worked_off(at)
+            hits = await db.fetch("select address, hits from messaging.undeliverable where tenant_id = $1", tenant)
+        assert [tuple(row) for row in hits] == [("+491702", 1)], "the first was counted when its answer came"
