@@ -18,6 +18,7 @@ from handbill.adstats.model import LEVELS, Entity, EntityPatch, Figures, NewConn
 from handbill.adstats.providers.mock import Manners, told
 from handbill.adstats.providers.port import Account, Question
 from handbill.adstats.reading import StatsQuery, StatsRow
+from handbill.adstats.service import ratio
 from handbill.adstats.store import Source
 from handbill.infra.postgres import Database
 from handbill.infra.redis import Redis
@@ -93,6 +94,10 @@ async def test_adding_up_shows_its_factor_and_a_rebuild_goes_back(
     assert (row.spend, row.factor) == (truth.spend, 1)
     [page] = (await sane.reading.sellpages(tenant, DAY, NEXT, True, ())).rows
     assert (page.spend, page.sellpage_id) == (truth.spend, shop.sellpages[0])
+    rates = [ratio(page.link_clicks, page.impressions)]
+    rates += [ratio(page.purchases, whole) for whole in (page.link_clicks, page.content_views)]
+    assert [page.cr1, page.cr2, page.cr3] == rates
+    assert 0 < page.cr1 < 1
 
 
 tree = st.lists(st.lists(st.integers(0, 4), max_size=4), min_size=1, max_size=4)

@@ -156,7 +156,8 @@ async def test_retries_are_the_jobs_own_and_the_fourth_failure_is_the_last(
     moody.failures = {"1000": 99}
     queue = a_queue(adstats)
     at_once = JobOptions(backoff=Backoff("fixed", delay_ms=0))
-    job = shop.job(DAY, DAY, "CAMPAIGN")
+    past = DAY - timedelta(days=1)  # days that do not reach today are read whole by every attempt
+    job = shop.job(past, past, "CAMPAIGN")
     with logged() as lines:
         async with working(queue, AdstatsTasks(adstats, clock).handlers()):
             added = await queue.add("stats-sync", job, opts=at_once, tenant_id=shop.tenant)

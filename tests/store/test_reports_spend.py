@@ -45,6 +45,11 @@ class Away:
         raise Busy("away")
 
 
+class Counted:
+    async def by_utm(self, tenant: int, start: date, end: date, zone: str, wanted: list[str]) -> list[Touch]:
+        return [Touch(utm, 7, 5, 2) for utm in wanted]
+
+
 async def test_cost_per_counted_click_and_the_claim(
     database: Database,
     redis: Redis,
@@ -106,3 +111,32 @@ async def test_cost_per_counted_click_and_the_claim(
     assert shorter.events == "away"
     assert {row.event_clicks for row in shorter.rows} == {None}
     assert sum(row.spend for row in shorter.rows) == sum(row.spend for row in report.rows)
+
+
+async def test_campaigns_that_are_counted_by_the_same_name_divide_by_nothing(
+    database: Database, redis: Redis, tenant: int
+) -> None:
+    adstats = service(database, redis, FakeClock())
+    shop = await a_shop(adstats, database, tenant, tree=((), (), (), ()))
+    banner_campaign = uuid.uuid4()
+    twin, other, lone, tied = (entity.entity_id for entity in shop.entities)
+    patches = {
+        twin: EntityPatch(utm_campaign="spring"),
+        other: EntityPatch(utm_campaign="spring"),
+        lone: EntityPatch(utm_campaign="autumn", banner_campaign_id=banner_campaign),
+        tied: EntityPatch(banner_campaign_id=banner_campaign),
+    }
+    for entity, patch in patches.items():
+        await adstats.editor.change_entity(tenant, entity, patch, version=None, actor="test")
+    await synced(adstats, shop, DAY)
+    banners: Any = Banners({banner_campaign: 40})
+    report = await ReportsService(adstats, banners, Counted()).spend(tenant, DAY, NEXT)
+    found = {row.campaign_id: row for row in report.rows}
+    assert {row.campaign_id for row in report.rows if row.shared} == {twin, other, tied}
+    for row in (found[twin], found[other]):
+        assert (row.counted_clicks, row.cost_per_counted_click, row.claim, row.purchase_claim) == (7, None, None, None)
+    assert (found[tied].counted_clicks, found[tied].cost_per_counted_click) == (40, None)
+    assert found[lone].cost_per_counted_click == ratio(found[lone].spend, 7)
+    # while the event store is away it is counted by its banners, as another is
+    away = await ReportsService(adstats, banners, Away()).spend(tenant, DAY, NEXT)
+    assert {row.campaign_id for row in away.rows if row.shared} == {lone, tied}

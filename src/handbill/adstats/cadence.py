@@ -11,7 +11,7 @@ from datetime import date, datetime, time, timedelta
 from functools import cache
 from uuid import UUID
 
-from handbill.adstats.model import Due, Level, SyncJob
+from handbill.adstats.model import Due, Level, SyncJob, SyncState
 from handbill.kit.errors import Fault, Invalid
 
 TICK = timedelta(minutes=5)
@@ -64,6 +64,28 @@ def depth(first: date, last: date, now: datetime, zone: str, look_back: int) -> 
     if not first <= present <= last:
         return False, False, False
     return True, first <= present - DAY, first <= present - look_back * DAY
+
+
+def unread(
+    span: tuple[date, date], read: SyncState, zone: str, now: datetime, added: datetime
+) -> tuple[date, date] | None:
+    """What a retried job still has to read of an account: days that were read since it was added wait for their pace.
+
+    A span that does not reach the account's today is not the scheduler's, and stays whole.
+    """
+    first, last = span
+    present = today(now, zone)
+    if last < present:
+        return span
+
+    def waits(at: datetime | None, pace: timedelta) -> bool:
+        return at is not None and at >= added and not _stale(at, now, pace)
+
+    if not waits(read.daily_at, DAY) and first < present - DAY:
+        return span
+    if not waits(read.hourly_at, HOUR) and first < present:
+        return max(first, present - DAY), last
+    return None if waits(read.synced_at, TICK) else (max(first, present), last)
 
 
 def jobs_for(dues: Iterable[Due], now: datetime) -> list[tuple[int, SyncJob]]:

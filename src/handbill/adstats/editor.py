@@ -27,7 +27,7 @@ from handbill.adstats.model import (
     TokenState,
 )
 from handbill.adstats.syncing import Seals, place
-from handbill.infra.postgres import Database, Tx, UniqueViolation
+from handbill.infra.postgres import Database, ForeignKeyViolation, Tx, UniqueViolation
 from handbill.kit import etags, pages
 from handbill.kit.clock import Clock
 from handbill.kit.errors import Conflict, Fault, Invalid, NotFound
@@ -184,6 +184,8 @@ class Editor:
                 f"The account has another {new.entity_type} {new.external_id}; nothing was changed.",
                 code="AD_ENTITY_TAKEN",
             ) from None
+        except ForeignKeyViolation:
+            raise _gone() from None
         return made
 
     async def _above(self, tx: Tx, tenant: int, new: NewEntity, entity_id: UUID) -> tuple[UUID, UUID]:
@@ -232,7 +234,10 @@ class Editor:
                 if before.entity_type != "CAMPAIGN":
                     raise _refused("sellpage_id", "only a campaign leads to a sellpage")
                 await self._sellpage_there(tx, tenant, wanted.sellpage_id)
-            made = await store.update_entity(tx, tenant, wanted, self._clock.now())
+            try:
+                made = await store.update_entity(tx, tenant, wanted, self._clock.now())
+            except ForeignKeyViolation:
+                raise _gone() from None
             if moved:
                 await store.roll_sellpages(tx, tenant, await store.campaign_days(tx, tenant, entity), AD_SOURCE)
             await self._note(tx, tenant, actor, "ad_entity.change", entity, before, made)
@@ -275,6 +280,11 @@ def after(cursor: str | None, default: UUID = store.FIRST) -> UUID:
 def _given(patch: msgspec.Struct) -> dict[str, Any]:
     values = {name: getattr(patch, name) for name in patch.__struct_fields__}
     return {name: value for name, value in values.items() if value is not UNSET}
+
+
+def _gone() -> Conflict:
+    """What was there when we looked was deleted before we wrote; only sellpages can be."""
+    return Conflict("The sellpage was deleted meanwhile; nothing was changed. Name another.", code="SELLPAGE_GONE")
 
 
 def _refused(field: str, reason: str) -> Invalid:

@@ -103,6 +103,8 @@ STATES: list[dict[str, Any]] = [
         "syncs": 288,
         "failed_at": None,
         "error": None,
+        "unmatched": 0,
+        "listed_at": None,
     }
 ]
 _FIGURES: dict[str, Any] = {
@@ -138,6 +140,14 @@ STATS: dict[str, Any] = {
     "exact_zone": True,
     "mode": "latest",
     "as_of": None,
+}
+_CONVERTED = {**_ROW, "sellpage_id": ID, "cr1": "0.019975", "cr2": "0.017021", "cr3": "0.024242"}
+SELLPAGES: dict[str, Any] = {
+    "rows": [_CONVERTED],
+    "totals": [{**_CONVERTED, "day": None, "sellpage_id": None}],
+    "zones": ["Europe/Paris"],
+    "exact_zone": True,
+    "mode": "latest",
 }
 DRIFT: list[dict[str, Any]] = [
     {

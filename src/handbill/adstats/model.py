@@ -256,6 +256,10 @@ class SyncState(msgspec.Struct, frozen=True):
     syncs: int
     failed_at: datetime | None
     error: str | None
+    unmatched: int = 0
+    """Entities that the last answer spoke of and nobody has imported."""
+    listed_at: datetime | None = None
+    """When the account was last asked what runs there because of such entities; on the level CAMPAIGN."""
 
 
 class Due(msgspec.Struct, frozen=True):

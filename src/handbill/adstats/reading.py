@@ -14,6 +14,7 @@ from typing import Any, Literal
 from uuid import UUID
 
 import msgspec
+from msgspec import structs
 
 from handbill.adstats import cadence, rounding, store
 from handbill.adstats.funnel import FIGURES
@@ -67,6 +68,17 @@ class StatsRow(msgspec.Struct, frozen=True):
     fetched_at: datetime | None = None
 
 
+class SellpageRow(StatsRow, frozen=True, kw_only=True):
+    """A sellpage's point, with how many came from one step to the next; 0 where there was nobody to come."""
+
+    cr1: Decimal
+    """Clicks of impressions."""
+    cr2: Decimal
+    """Purchases of clicks."""
+    cr3: Decimal
+    """Purchases of content views."""
+
+
 class StatsAnswer(msgspec.Struct, frozen=True):
     """`totals` has one row for each currency. `exact_zone`: whether the zone asked for is that of all accounts."""
 
@@ -76,6 +88,16 @@ class StatsAnswer(msgspec.Struct, frozen=True):
     exact_zone: bool
     mode: str
     as_of: date | None = None
+
+
+class SellpageAnswer(msgspec.Struct, frozen=True):
+    """As a StatsAnswer; `exact_zone`: whether all accounts keep the same days."""
+
+    rows: list[SellpageRow]
+    totals: list[SellpageRow]
+    zones: list[str]
+    exact_zone: bool
+    mode: str
 
 
 class Drift(msgspec.Struct, frozen=True):
@@ -169,7 +191,7 @@ class Reading:
 
     async def sellpages(
         self, tenant: int, start: date, end: date, by_day: bool, sellpages: Sequence[UUID]
-    ) -> StatsAnswer:
+    ) -> SellpageAnswer:
         check_range(start, end)
         async with self._database.tenant(tenant) as tx:
             found = await tx.fetch(
@@ -179,7 +201,10 @@ class Reading:
             names = await self._names(tx, tenant, found)
             zones = [row["time_zone"] for row in await tx.fetch(S.zones, tenant, None)]
         rows = [point(row, names) for row in found]
-        return StatsAnswer(rows, totals(rows), zones, len(zones) < 2, self._mode)
+        sums = totals(rows)
+        return SellpageAnswer(
+            [_converted(row) for row in rows], [_converted(row) for row in sums], zones, len(zones) < 2, self._mode
+        )
 
     async def drift(self, tenant: int, start: date, end: date, level: Level) -> list[Drift]:
         check_range(start, end)
@@ -242,6 +267,15 @@ def derived(sums: Mapping[str, Any], currency: str, **rest: Any) -> StatsRow:
         cost_per_purchase=rounding.ratio(spend, sums["purchases"]),
         roas=rounding.ratio(sums["purchase_value"], spend),
         **rest,
+    )
+
+
+def _converted(row: StatsRow) -> SellpageRow:
+    return SellpageRow(
+        **structs.asdict(row),
+        cr1=rounding.ratio(row.link_clicks, row.impressions),
+        cr2=rounding.ratio(row.purchases, row.link_clicks),
+        cr3=rounding.ratio(row.purchases, row.content_views),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import date, timedelta
 from uuid import UUID
 
@@ -13,15 +13,16 @@ from handbill.adstats.dispatch import Dispatch
 from handbill.adstats.editor import Editor
 from handbill.adstats.imports import Importer
 from handbill.adstats.model import Mode, ProviderName
-from handbill.adstats.providers.port import StatProvider
+from handbill.adstats.providers.port import ProviderError, StatProvider
 from handbill.adstats.reading import Explained, Reading, StatsAnswer, StatsQuery, StatsRow
 from handbill.adstats.rounding import ratio
 from handbill.adstats.syncing import Seals, Syncing
 from handbill.adstats.table import as_csv
-from handbill.infra.postgres import Database
+from handbill.infra.postgres import Database, PostgresError
 from handbill.infra.state import StateTable
 from handbill.jobs.service import JobsService
 from handbill.kit.clock import Clock
+from handbill.kit.errors import HandbillError
 from handbill.kit.ids import Ids
 from handbill.kit.telemetry import logs
 from handbill.tenants.service import Audit
@@ -29,6 +30,7 @@ from handbill.tenants.service import Audit
 __all__ = ["STATE", "AdstatsService", "Explained", "StatsAnswer", "StatsQuery", "StatsRow", "as_csv", "ratio"]
 
 _log = logs.get("adstats")
+LISTING_PACE = timedelta(hours=1)
 _VOLATILE = frozenset({"updated_at"})
 STATE = (
     StateTable("adstats.fb_connections", ("tenant_id", "connection_id"), _VOLATILE),
@@ -103,6 +105,23 @@ class AdstatsService:
 
     async def campaigns(self, tenant: int, ids: list[UUID]) -> list[Campaign]:
         return [msgspec.convert(dict(row), Campaign) for row in await self.reading.campaigns(tenant, ids)]
+
+    async def meet(self, tenant: int, connections: Sequence[UUID]) -> None:
+        """Import what runs on accounts that spoke of strangers, each at most once an hour. No sync fails by this."""
+        now = self._clock.now()
+        for connection in connections:
+            async with self._database.worker() as tx:
+                ours = await store.claim_listing(tx, tenant, connection, now, now - LISTING_PACE)
+            if not ours:
+                continue
+            try:
+                told = await self.importer.fetch(tenant, connection, actor="system")
+            except (HandbillError, ProviderError) as error:
+                _log.warning("ad-import-failed", connectionId=str(connection), error=str(error)[:300])
+            except PostgresError as error:  # its words may quote what the platform told
+                _log.warning("ad-import-failed", connectionId=str(connection), error=f"not written ({error.sqlstate})")
+            else:
+                _log.info("ad-import-complete", connectionId=str(connection), created=told.created)
 
     async def retention(self) -> list[date]:
         """Make the next month; drop months whose last day is past restating and past what is kept. Ledgers stay."""

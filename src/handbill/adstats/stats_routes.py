@@ -12,7 +12,7 @@ from litestar.params import FromPath, FromQuery, QueryParameter, SkipValidation
 
 from handbill.adstats import examples
 from handbill.adstats.model import Level
-from handbill.adstats.reading import Dimension, Drift, Explained, StatsAnswer, StatsQuery, StatsRow
+from handbill.adstats.reading import Dimension, Drift, Explained, SellpageAnswer, StatsAnswer, StatsQuery, StatsRow
 from handbill.adstats.service import AdstatsService
 from handbill.adstats.table import as_csv
 from handbill.tenants.model import Principal
@@ -79,7 +79,7 @@ class AdStatsRoutes(Controller):
         named = {"Content-Disposition": 'attachment; filename="ad-stats.csv"'}
         return Response(as_csv(StatsRow, answer.rows), media_type="text/csv", headers=named)
 
-    @get("/sellpages", operation_id="sellpageStats", opt={"scope": "stats:read", "example": examples.STATS})
+    @get("/sellpages", operation_id="sellpageStats", opt={"scope": "stats:read", "example": examples.SELLPAGES})
     async def sellpages(
         self,
         adstats: Adstats,
@@ -88,7 +88,7 @@ class AdStatsRoutes(Controller):
         end: To,
         by_day: FromQuery[bool] = True,
         sellpage_id: Pages = None,
-    ) -> StatsAnswer:
+    ) -> SellpageAnswer:
         """The campaigns' figures by the sellpage they lead to; a row without one is of campaigns that lead nowhere."""
         return await adstats.reading.sellpages(principal.tenant_id, start, end, by_day, sellpage_id or [])
 

@@ -212,10 +212,14 @@ async def roll_sellpages(tx: Tx, tenant: int, days: Sequence[date], ad_source: s
     return int(await tx.fetchval(S.roll_sellpages, tenant, list(days), ad_source))
 
 
-async def note_synced(tx: Tx, source: Source, depth: tuple[bool, bool, bool]) -> None:
-    await tx.execute(
-        S.note_synced, source.tenant, source.connection, source.level, source.sync_id, source.fetched_at, *depth
-    )
+async def note_synced(tx: Tx, source: Source, depth: tuple[bool, bool, bool], unmatched: int = 0) -> None:
+    head = (source.tenant, source.connection, source.level, source.sync_id, source.fetched_at)
+    await tx.execute(S.note_synced, *head, *depth, unmatched)
+
+
+async def claim_listing(tx: Tx, tenant: int, connection: UUID, at: datetime, before: datetime) -> bool:
+    """Whether it is ours to ask the account what runs there: nobody has since `before`."""
+    return await tx.fetchval(S.claim_listing, tenant, connection, at, before) is not None
 
 
 async def note_failed(tx: Tx, tenant: int, connection: UUID, level: Level, at: datetime, error: str) -> None:

@@ -11,7 +11,7 @@ from uuid import UUID
 import msgspec
 
 from handbill.adstats import cadence, pipeline, store
-from handbill.adstats.model import LEVELS, Connection, Mode, ProviderName, SyncJob, Written
+from handbill.adstats.model import LEVELS, Connection, Mode, ProviderName, SyncJob, SyncState, Written
 from handbill.adstats.providers.port import (
     Account,
     ProviderError,
@@ -53,6 +53,8 @@ class Ended(msgspec.Struct, frozen=True):
     trouble: list[ProviderError]
     parts: int = 0
     """Parts of backfills that this sync ended."""
+    strangers: list[UUID] = []
+    """Connections whose platform spoke of entities that nobody has imported."""
 
 
 class Syncing:
@@ -74,17 +76,25 @@ class Syncing:
         self._mode = mode
         self._months: set[date] = set()
 
-    async def run(self, tenant: int, job: SyncJob) -> Ended:
-        """All accounts of the seller. A part of a backfill that is covered is done when all of them answered."""
+    async def run(self, tenant: int, job: SyncJob, added: datetime | None = None) -> Ended:
+        """All accounts of the seller. A part of a backfill that is covered is done when all of them answered.
+
+        `added`: when the job was. An account that was read since is not read as deep again because another one failed.
+        """
         async with self._database.tenant(tenant) as tx:
             levels = LEVELS[: LEVELS.index(job.level) + 1]
             accounts = await store.usable_connections(tx, tenant, levels)
+            states = await store.sync_states(tx, tenant, None) if added is not None else []
+        read = {one.connection_id: one for one in states if one.level == job.level}
+        strangers: list[UUID] = []
         written = Written()
         dead: list[str] = []
         trouble: list[ProviderError] = []
         for kept in accounts:
             try:
-                written += await self._account(tenant, job, kept)
+                span = self._span(job, kept, accounts, read.get(kept.shown.connection_id), added)
+                if span is not None:
+                    written += await self._account(tenant, job, kept, span, strangers)
             except TokenDead as error:
                 dead.append(str(error))
                 await self._died(tenant, job, kept, str(error))
@@ -100,25 +110,40 @@ class Syncing:
             state, said = ("done", None) if len(dead) < len(accounts) else ("failed", why)
             async with self._database.worker() as tx:
                 parts = await store.end_parts(tx, tenant, job, state, said, self._clock.now())
-        return Ended(written, len(accounts), dead, trouble, parts)
+        return Ended(written, len(accounts), dead, trouble, parts, strangers)
 
     async def give_up(self, tenant: int, job: SyncJob, error: str) -> None:
         """The last attempt has failed: the parts of a backfill that waited for it say so."""
         async with self._database.worker() as tx:
             await store.end_parts(tx, tenant, job, "failed", error[:300], self._clock.now())
 
-    async def _account(self, tenant: int, job: SyncJob, kept: Kept) -> Written:
+    def _span(
+        self, job: SyncJob, kept: Kept, accounts: list[Kept], read: SyncState | None, added: datetime | None
+    ) -> tuple[date, date] | None:
+        """The days to read of this account. Those of a backfill, and wider ones than any look-back, are read whole."""
+        now, zone = self._clock.now(), kept.shown.time_zone
+        first, last = job.dateFrom, min(job.dateTo, cadence.today(now, zone))
+        if last < first:
+            return None
+        deepest = max(one.shown.look_back_days for one in accounts) + 1  # and what lies between two zones' todays
+        if added is None or read is None or kept.waiting or (last - first).days > deepest:
+            return first, last
+        return cadence.unread((first, last), read, zone, now, added)
+
+    async def _account(
+        self, tenant: int, job: SyncJob, kept: Kept, span: tuple[date, date], strangers: list[UUID]
+    ) -> Written:
         shown = kept.shown
         now = self._clock.now()
-        last = min(job.dateTo, cadence.today(now, shown.time_zone))
-        if last < job.dateFrom:
-            return Written()
         provider = self._providers[shown.provider]
-        question = Question(job.sellerId, self._opened(tenant, kept), job.level, kept.tree, job.dateFrom, last)
+        question = Question(job.sellerId, self._opened(tenant, kept), job.level, kept.tree, *span)
         if not question.of_level():  # read nonetheless: what stays due has the seller's others read deep each time
             await self._nothing(tenant, shown, question, now)
             return Written()
-        return await self._ask(tenant, shown, provider, question, now)
+        written = await self._ask(tenant, shown, provider, question, now)
+        if question.strangers:
+            strangers.append(shown.connection_id)
+        return written
 
     async def _nothing(self, tenant: int, shown: Connection, question: Question, now: datetime) -> None:
         source = Source(tenant, shown.connection_id, question.level, shown.currency, self._ids.new(), now)
@@ -141,7 +166,7 @@ class Syncing:
         await self._make_months(days, now.date())
         async with self._database.worker() as tx:
             written = await pipeline.write(tx, source, rows, kind=provider.kind, mode=self._mode)
-            await store.note_synced(tx, source, depth)
+            await store.note_synced(tx, source, depth, len(question.strangers))
         metrics.ADSTATS_ROWS.labels("raw").inc(written.raw)
         metrics.ADSTATS_ROWS.labels("daily").inc(written.daily)
         metrics.ADSTATS_ROWS.labels("sellpage").inc(written.sellpage)

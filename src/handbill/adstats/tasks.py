@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -11,7 +12,7 @@ from handbill.adstats.model import JOB, QUEUE, SyncJob, Written
 from handbill.adstats.service import AdstatsService
 from handbill.adstats.syncing import Ended, retry_after
 from handbill.jobs.model import Job, RetryLater, Unrecoverable
-from handbill.kit.clock import Clock
+from handbill.kit.clock import Clock, from_ms
 from handbill.kit.errors import Busy
 from handbill.kit.telemetry import logs, metrics
 
@@ -50,7 +51,8 @@ class AdstatsTasks:
         sent = self._payload(job)
         tenant = await self._tenant(job, sent)
         try:
-            ended = await self._adstats.syncing.run(tenant, sent)
+            ended = await self._adstats.syncing.run(tenant, sent, self._added(job))
+            await self._adstats.meet(tenant, ended.strangers)
             self._judge(ended)
         except (RetryLater, Busy) as later:  # no attempt is used up
             self._failed(job, sent, _words(later), "throttled" if isinstance(later, RetryLater) else "busy")
@@ -104,6 +106,10 @@ class AdstatsTasks:
             self._failed(job, sent, why, "failed")
             raise Unrecoverable(why)
         return sent
+
+    def _added(self, job: Job) -> datetime | None:
+        """Other programs write this too: a moment that is still to come says nothing."""
+        return from_ms(job.timestamp) if 0 < job.timestamp <= self._clock.now_ms() else None
 
     def _judge(self, ended: Ended) -> None:
         if not ended.trouble:

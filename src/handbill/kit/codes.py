@@ -179,6 +179,7 @@ CODES: dict[str, str] = {
     "BACKFILL_NOT_FOUND": "There is no such backfill in this tenant.",
     "NO_AD_ACCOUNT": "No ad account is connected, or none whose token is alive; nothing was started.",
     "RAW_GONE": "The raw rows of these days are gone, and nothing can be added up without them.",
+    "SELLPAGE_GONE": "The sellpage was deleted while a campaign was being tied to it; nothing was changed.",
     "SELLPAGE_IN_USE": "Campaigns lead to this sellpage; nothing was changed.",
     "SELLPAGE_NOT_FOUND": "There is no such sellpage in this tenant.",
     # --- contacts

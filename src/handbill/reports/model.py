@@ -48,6 +48,8 @@ class SpendRow(msgspec.Struct, frozen=True):
     claim: Decimal | None
     """The platform's clicks for each one of ours: 1 is agreement."""
     purchase_claim: Decimal | None
+    shared: bool = False
+    """Another row shows the same clicks, whole: nobody can say whose they are, so nothing is divided by them."""
 
 
 class SpendReport(msgspec.Struct, frozen=True):

@@ -37,6 +37,7 @@ _REPORT: dict[str, Any] = {
             "cost_per_counted_click": "0.544468",
             "claim": "1.250000",
             "purchase_claim": "1.333333",
+            "shared": False,
         }
     ],
     "zone": "Europe/Paris",
@@ -45,8 +46,8 @@ _REPORT: dict[str, Any] = {
 }
 _CSV = (
     "campaign_id,name,currency,spend,platform_clicks,platform_purchases,banner_clicks,event_clicks,event_people,"
-    "event_purchases,counted_clicks,cost_per_counted_click,claim,purchase_claim\r\n"
-    "0190163d-8694-739b-aea5-966c26f8ad91,Spring,EUR,102.36,235,4,,188,171,3,188,0.544468,1.250000,1.333333\r\n"
+    "event_purchases,counted_clicks,cost_per_counted_click,claim,purchase_claim,shared\r\n"
+    "0190163d-8694-739b-aea5-966c26f8ad91,Spring,EUR,102.36,235,4,,188,171,3,188,0.544468,1.250000,1.333333,False\r\n"
 )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from datetime import date
 from decimal import Decimal
 from uuid import UUID
@@ -33,7 +35,8 @@ class ReportsService:
         where = zone or (spent.zones[0] if spent.zones else "UTC")
         clicks = await self._banner_clicks(tenant, start, end, where, list(known.values()))
         touches, state = await self._touched(tenant, start, end, where, list(known.values()))
-        rows = [_row(row, known[row.entity_id], clicks, touches) for row in spent.rows if row.entity_id in known]
+        named = Counter(key for one in known.values() for key in (one.utm_campaign, one.banner_campaign_id) if key)
+        rows = [_row(row, known[row.entity_id], clicks, touches, named) for row in spent.rows if row.entity_id in known]
         return SpendReport(rows, where, _exact(spent, where), state)
 
     async def _banner_clicks(
@@ -60,10 +63,18 @@ class ReportsService:
         return {**{name: Touch(name, 0, 0, 0) for name in wanted}, **{one.utm: one for one in found}}, "counted"
 
 
-def _row(row: StatsRow, campaign: Campaign, clicks: dict[UUID, int], touches: dict[str, Touch] | None) -> SpendRow:
+def _row(
+    row: StatsRow,
+    campaign: Campaign,
+    clicks: dict[UUID, int],
+    touches: dict[str, Touch] | None,
+    named: Mapping[str | UUID, int],
+) -> SpendRow:
+    """`named`: how many campaigns of the report are counted by that utm or banner campaign."""
     tied = clicks.get(campaign.banner_campaign_id) if campaign.banner_campaign_id is not None else None
     touch = touches.get(campaign.utm_campaign) if touches is not None and campaign.utm_campaign else None
-    counted = touch.clicks if touch is not None else tied
+    counted, by = (touch.clicks, campaign.utm_campaign) if touch is not None else (tied, campaign.banner_campaign_id)
+    shared = by is not None and named[by] > 1
     return SpendRow(
         campaign.entity_id,
         campaign.name,
@@ -76,9 +87,10 @@ def _row(row: StatsRow, campaign: Campaign, clicks: dict[UUID, int], touches: di
         touch.people if touch else None,
         touch.purchases if touch else None,
         counted,
-        _by(row.spend, counted),
-        _by(row.link_clicks, counted),
-        _by(row.purchases, touch.purchases if touch else None),
+        _by(row.spend, None if shared else counted),
+        _by(row.link_clicks, None if shared else counted),
+        _by(row.purchases, touch.purchases if touch and not shared else None),
+        shared,
     )
 
 

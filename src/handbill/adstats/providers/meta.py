@@ -77,9 +77,11 @@ class MetaProvider:
         for row in await self._insights(account, question.level, question.date_from, question.date_to):
             if row.get("account_currency", account.currency) != account.currency:
                 raise ProviderError("the account's currency is not the one it was connected with")
-            entity = known.get(str(row.get(f"{question.level.lower()}_id")))
+            external = str(row.get(f"{question.level.lower()}_id"))
+            entity = known.get(external)
             if entity is None:
                 unknown += 1
+                question.strangers.add(external)
                 continue
             found.append(RawStatRow(entity.entity_id, entity.external_id, _day(row), figures(row)))
         metrics.ADSTATS_UNMATCHED.inc(unknown)

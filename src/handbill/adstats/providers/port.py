@@ -34,6 +34,8 @@ class Question(msgspec.Struct, frozen=True):
     entities: Sequence[Entity]
     date_from: date
     date_to: date
+    strangers: set[str] = msgspec.field(default_factory=set)
+    """Filled in by the provider: the platform's ids that its answer spoke of and we do not know."""
 
     def of_level(self) -> list[Entity]:
         return [entity for entity in self.entities if entity.entity_type == self.level]

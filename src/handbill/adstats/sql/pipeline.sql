@@ -190,13 +190,22 @@ with fresh as (
 select ((select count(*) from put) + (select count(*) from gone))::int
 
 -- name: note_synced
-insert into adstats.sync_state as k (tenant_id, connection_id, entity_type, sync_id, synced_at, hourly_at, daily_at, syncs)
+insert into adstats.sync_state as k (tenant_id, connection_id, entity_type, sync_id, synced_at, hourly_at, daily_at, syncs,
+                                     unmatched)
 values ($1, $2, $3, $4, case when $6 then $5::timestamptz end, case when $7 then $5::timestamptz end,
-        case when $8 then $5::timestamptz end, 1)
+        case when $8 then $5::timestamptz end, 1, $9)
 on conflict (tenant_id, connection_id, entity_type) do update set
     sync_id = excluded.sync_id, synced_at = greatest(k.synced_at, excluded.synced_at),
     hourly_at = greatest(k.hourly_at, excluded.hourly_at), daily_at = greatest(k.daily_at, excluded.daily_at),
-    syncs = k.syncs + 1, error = null
+    syncs = k.syncs + 1, error = null, unmatched = excluded.unmatched
+
+-- name: claim_listing
+-- One row of the connection's stands for all its levels: of syncs side by side one goes and asks.
+insert into adstats.sync_state as k (tenant_id, connection_id, entity_type, listed_at)
+values ($1, $2, 'CAMPAIGN', $3)
+on conflict (tenant_id, connection_id, entity_type) do update set listed_at = excluded.listed_at
+where k.listed_at is null or k.listed_at <= $4
+returning 1
 
 -- name: note_failed
 insert into adstats.sync_state as k (tenant_id, connection_id, entity_type, failed_at, error)

@@ -1862,3 +1862,9 @@ alter function messaging.find_connection(uuid) owner to handbill_worker;
 revoke create on schema messaging from handbill_worker;
 revoke execute on function messaging.find_connection(uuid) from public;
 grant execute on function messaging.find_connection(uuid) to handbill_app;
+
+-- === 0010_unmatched
+-- What the platform speaks of and nobody has imported, and when the account was last asked what runs there.
+alter table adstats.sync_state
+    add column unmatched int not null default 0,
+    add column listed_at timestamptz;
