@@ -130,7 +130,7 @@ class InsightsService:
         told = await self._events.explain(tenant, event_id)
         stored = await self._stored(tenant, event_id)
         outcome, said = told.outcome, told.said
-        if outcome == "unknown" and stored.row is not None:
+        if outcome in ("unknown", "waiting") and stored.row is not None:
             outcome, said = "counted", "Counted more than 35 days ago; only the event store remembers it."
         elif outcome == "counted" and stored.state == "not_yet":
             said = f"{said} On its way to the event store."

@@ -58,6 +58,9 @@ class Group(Generic[Q, A]):
                 await self._one(group)
         finally:
             self._running = None
+            left, self._waiting = self._waiting, []  # none, unless we were cut off: nobody would ever answer them
+            for _, future in left:
+                future.cancel()
 
     async def _one(self, group: Sequence[tuple[Q, asyncio.Future[A]]]) -> None:
         try:
