@@ -53,8 +53,10 @@ do $$ begin
         perform handbill_wall('contacts.contacts');
     end if;
 end $$;
+delete from messaging.numbers;
 """
-"""The two tables of the contacts' room that claims look at, where that room is not there yet."""
+"""The two tables of the contacts' room that claims look at, where that room is not there yet. And the numbers of
+earlier tests are let go: a number has one tenant."""
 
 _SUPPRESS = Sql(
     "insert into contacts.suppressions (tenant_id, channel, address, reason, until, note, created_at)"
@@ -103,7 +105,7 @@ class Book:
 
 
 async def stand_in(postgres_url: str) -> None:
-    """Make the contacts' tables that claims look at, unless they are there."""
+    """Make the contacts' tables that claims look at, unless they are there; free the numbers of earlier tests."""
     connection = await asyncpg.connect(postgres_url)
     try:
         await connection.execute(STAND_IN)

@@ -20,6 +20,7 @@ from tests.kit.graph import NUMBER, WABA, graph, many_numbers
 from tests.kit.reach import Room, room
 
 SECOND = str(int(NUMBER) + 1)
+THIRD = str(int(NUMBER) + 2)
 
 
 def new(**parts: object) -> NewConnection:
@@ -96,7 +97,7 @@ async def test_numbers_come_go_and_rest(
 ) -> None:
     tenant, other = await make_tenant(), await make_tenant()
     async with (
-        graph(Config(numbers=many_numbers(2))) as fake,
+        graph(Config(numbers=many_numbers(3))) as fake,
         room(database, redis, engines.postgres_url, fake.url) as at,
     ):
         connections = at.service.connections
@@ -124,8 +125,19 @@ async def test_numbers_come_go_and_rest(
             await connections.change(other, made, ConnectionPatch(name="Mine"), actor="test")
         with pytest.raises(NotFound):
             await connections.resume_number(tenant, made, "\0", actor="test")
-        theirs = (await connections.connect(other, new(), actor="test")).connection_id
+        theirs = (await connections.connect(other, new(numbers=[THIRD]), actor="test")).connection_id
+        for taken in (
+            connections.connect(other, new(), actor="test"),
+            connections.add_number(other, theirs, SECOND, actor="test"),
+        ):
+            with pytest.raises(Conflict) as caught:
+                await taken
+            assert caught.value.code == "NUMBER_TAKEN"
+            assert "yours" not in caught.value.detail
+        assert [one.number_id for one in (await connections.read(other, theirs)).numbers] == [THIRD], "nothing was kept"
         await connections.remove(other, theirs, actor="test")
+        free = await connections.connect(tenant, new(numbers=[THIRD]), actor="test")  # let go, it is anybody's
+        await connections.remove(tenant, free.connection_id, actor="test")
         with pytest.raises(NotFound):
             await at.service.incoming.handshake(uuid4(), {})
 

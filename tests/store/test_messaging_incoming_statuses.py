@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from handbill.fake_graph.model import Config
 from handbill.infra.postgres import Database
 from handbill.infra.redis import Redis
 from handbill.kit.clock import to_ms
@@ -15,7 +16,7 @@ from handbill.messaging.lattice import WORDS, Mark, Standing, Status, fold, of
 from tests.conftest import MakeTenant
 from tests.kit import desk
 from tests.kit.engines import Engines
-from tests.kit.graph import graph
+from tests.kit.graph import graph, many_numbers
 from tests.kit.reach import Room, room
 
 START_S = 1_750_000_000
@@ -92,10 +93,14 @@ async def test_every_arrangement_ends_as_the_lattice_says(
     told = histories(dice, 60)
     addresses = [f"+49170{place:07d}" for place in range(len(told))]
     assert {expected(said)[0] for said in told} == {"accepted", "sent", "failed", "delivered", "read"}
-    async with graph() as fake, room(database, redis, engines.postgres_url, fake.url) as at:
-        for count, limit in ((1, 1), (1, 100), (3, 4), (2, 25)):
+    numbers = many_numbers(4)
+    async with (
+        graph(Config(numbers=numbers)) as fake,
+        room(database, redis, engines.postgres_url, fake.url) as at,
+    ):
+        for number, (count, limit) in zip(numbers, ((1, 1), (1, 100), (3, 4), (2, 25)), strict=True):
             tenant = await make_tenant()
-            connection = await at.connect(tenant)
+            connection = await at.connect(tenant, [number.id])
             async with desk.owner(engines.postgres_url) as db:
                 ids = await desk.sent(db, tenant, await desk.draft(at, tenant, connection), addresses)
                 sent = bodies(dice, ids, addresses, told)
@@ -141,8 +146,12 @@ async def test_nobody_elses_message_moves(
 ) -> None:
     """A webhook speaks for the tenant whose connection it came by, whatever ids it names."""
     mine, other = await make_tenant(), await make_tenant()
-    async with graph() as fake, room(database, redis, engines.postgres_url, fake.url) as at:
-        ours, theirs = await at.connect(mine), await at.connect(other)
+    one, two = many_numbers(2)
+    async with (
+        graph(Config(numbers=(one, two))) as fake,
+        room(database, redis, engines.postgres_url, fake.url) as at,
+    ):
+        ours, theirs = await at.connect(mine, [one.id]), await at.connect(other, [two.id])
         async with desk.owner(engines.postgres_url) as db:
             (message,) = await desk.sent(db, other, await desk.draft(at, other, theirs), ["+491701"])
             noted = desk.status(message, "read", START_S, address="+491701")

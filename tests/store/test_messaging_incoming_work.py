@@ -10,6 +10,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from handbill.fake_graph.model import Config
 from handbill.infra.postgres import Database, Tx
 from handbill.infra.redis import Redis
 from handbill.kit.errors import Forbidden, NotFound, TooLarge
@@ -22,7 +23,7 @@ from tests.kit import desk
 from tests.kit.clocks import FakeClock
 from tests.kit.crashes import Died, enumerate_points
 from tests.kit.engines import Engines
-from tests.kit.graph import graph
+from tests.kit.graph import graph, many_numbers
 from tests.kit.reach import SECRET, Book, room
 
 NOW_S = 1_772_366_400
@@ -196,8 +197,12 @@ async def test_poison_is_alone_and_has_a_way_back(
 ) -> None:
     tenant, neighbour = await make_tenant(), await make_tenant()
     book = Sulking()
-    async with graph() as fake, room(database, redis, engines.postgres_url, fake.url, book) as at:
-        connection, other = await at.connect(tenant), await at.connect(neighbour)
+    one, two = many_numbers(2)
+    async with (
+        graph(Config(numbers=(one, two))) as fake,
+        room(database, redis, engines.postgres_url, fake.url, book) as at,
+    ):
+        connection, other = await at.connect(tenant, [one.id]), await at.connect(neighbour, [two.id])
 
         def stop(address: str) -> bytes:
             return desk.messages(messages=[desk.wrote(f"w{address}", address, "STOP", NOW_S)])

@@ -217,7 +217,7 @@ CODES: dict[str, str] = {
     "CAMPAIGN_STATE": "The campaign's state does not allow this; nothing was changed.",
     "CONNECTION_NOT_FOUND": "There is no such connection.",
     "CONNECTION_IN_USE": "Campaigns use this connection; nothing was removed.",
-    "NUMBER_TAKEN": "The number belongs to another connection of yours; nothing was changed.",
+    "NUMBER_TAKEN": "The number belongs to another connection; nothing was changed.",
     "NUMBER_NOT_FOUND": "There is no such number.",
     # --- messaging: webhooks
     "WEBHOOK_VERIFY_TOKEN": "The verify token is not this connection's; nothing was subscribed.",

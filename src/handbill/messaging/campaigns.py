@@ -7,6 +7,8 @@ from datetime import datetime
 from decimal import Decimal
 from uuid import UUID
 
+from msgspec.structs import replace
+
 from handbill.infra.postgres import Database, Tx
 from handbill.kit import pages
 from handbill.kit.clock import Clock
@@ -231,6 +233,7 @@ class Campaigns:
             f"Test: {source.name}"[:200], source.connection_id, source.content, bindings=source.bindings,
             audience=AudienceSpec(), price=source.price, currency=source.currency,
         )  # fmt: skip
+        people = [replace(one, address=self._contacts.address(source.channel, one.address)) for one in people]
         async with self._database.tenant(tenant_id) as tx:
             made = await store.insert_campaign(
                 tx, tenant_id, self._ids.new(), new, source.numbers, "test", "UTC", actor, now

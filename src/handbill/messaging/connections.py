@@ -12,7 +12,7 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET, structs
 
-from handbill.infra.postgres import Database, Tx
+from handbill.infra.postgres import Database, Tx, UniqueViolation
 from handbill.jobs.model import Job, Unrecoverable
 from handbill.jobs.service import Outbox
 from handbill.kit import etags, pages
@@ -283,14 +283,16 @@ class Connections:
         return "refreshed"
 
     async def _put(self, tx: Tx, tenant_id: int, connection_id: UUID, info: NumberInfo) -> None:
-        made = await tx.fetchval(
-            S.put_number, tenant_id, info.number_id, connection_id, info.display[:50], info.quality[:20],
-            info.per_second, info.tier, self._clock.now(),
-        )  # fmt: skip
+        try:
+            made = await tx.fetchval(
+                S.put_number, tenant_id, info.number_id, connection_id, info.display[:50], info.quality[:20],
+                info.per_second, info.tier, self._clock.now(),
+            )  # fmt: skip
+        except UniqueViolation:  # another tenant's; the answer is the same, for whose it is is nobody's business
+            made = None
         if made is None:
             raise Conflict(
-                f"The number {info.number_id} belongs to another connection of yours; nothing was changed.",
-                code="NUMBER_TAKEN",
+                f"The number {info.number_id} belongs to another connection; nothing was changed.", code="NUMBER_TAKEN"
             )
 
     async def resume_number(self, tenant_id: int, connection_id: UUID, number_id: str, *, actor: str) -> Connection:

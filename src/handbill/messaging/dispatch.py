@@ -199,7 +199,7 @@ class Dispatcher:
                 return [], {}
             self._set(state, number)
             limit = min(number.per_second, state.pace or number.per_second, self.policy.in_flight)
-            await tx.execute(S.lock_counted, state.tenant_id, number.tier is not None)
+            await tx.execute(S.lock_counted, state.tenant_id)
             rows = await store.claim(
                 tx, state.tenant_id, number, limit, retries=state.retries, now=now, claim=state.claim,
                 counted_since=now - ONE_DAY,

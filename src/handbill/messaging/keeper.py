@@ -65,6 +65,7 @@ class Keeper:
         policy = self.policy
         async with self._database.worker() as tx:
             await tx.fetch(S.due_scheduled, now)
+            await tx.execute(S.reopen_campaigns, now)
             ready = await tx.fetch(S.ready_campaigns, now, policy.per_poll, policy.per_tenant)
             begun = []
             for row in ready:
@@ -154,7 +155,7 @@ class Keeper:
             tenants = [row["tenant_id"] for row in await tx.fetch(S.capped_tenants)]
         for tenant_id in tenants:
             async with self._database.worker() as tx:
-                await tx.execute(S.lock_counted, tenant_id, True)
+                await tx.execute(S.lock_counted, tenant_id)
                 await tx.execute(S.recount_spent, tenant_id)
                 for row in await tx.fetch(S.out_of_money, tenant_id):
                     await self._consequences.pause_campaign(tx, tenant_id, row["campaign_id"], "spend_cap")

@@ -15,13 +15,17 @@ from handbill.messaging import store
 from handbill.messaging.consequences import Consequences
 from handbill.messaging.dispatch import QUEUE, Dispatcher
 from handbill.messaging.plan import Campaign
-from handbill.messaging.ports import Contacts, Recipient
+from handbill.messaging.ports import AudiencePage, Contacts, Recipient
 from handbill.messaging.store import S
 
 _log = logs.get("messaging")
 PAGE = 1_000
 PAGES = 20
 """Pages of one job: then the next job goes on, and other tenants have their turn in between."""
+
+
+class _Overtaken(Exception):
+    """Another worker wrote this page. What we wrote goes back with us: it would stand in no count."""
 
 
 class Launcher:
@@ -69,17 +73,24 @@ class Launcher:
             async with self._database.worker() as tx:
                 await self._consequences.pause_campaign(tx, tenant_id, campaign_id, f"audience_{error.code.lower()}")
             return 0, True
+        try:
+            return await self._keep(tenant_id, campaign, page, after), page.after is None
+        except _Overtaken:
+            return 0, False
+
+    async def _keep(self, tenant_id: int, campaign: Campaign, page: AudiencePage, after: UUID | None) -> int:
+        """The page's rows and how far we are, or none of it."""
         rows = [(self._ids.new(), number_of(campaign, person.address), person) for person in _each(page.recipients)]
         now = self._clock.now()
         async with self._database.worker() as tx:
             made = await store.insert_messages(tx, tenant_id, campaign, rows, now) if rows else 0
             moved = await tx.fetchval(
-                S.audience_written, tenant_id, campaign_id, page.after, page.after is None, made, now, after
+                S.audience_written, tenant_id, campaign.campaign_id, page.after, page.after is None, made, now, after
             )
-            if moved is None:  # another worker wrote this page: its rows are the same as ours
-                return 0, False
+            if moved is None:
+                raise _Overtaken
             await self._dispatcher.ring(tx, tenant_id)
-        return made, page.after is None
+        return made
 
 
 def number_of(campaign: Campaign, address: str) -> str:

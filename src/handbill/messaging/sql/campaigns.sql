@@ -200,6 +200,14 @@ where c.tenant_id = $1 and c.campaign_id = $2 and c.state = 'running' and c.audi
     )
 returning campaign_id;
 
+-- A message came back to its place (refused for now, after it had counted as unknown) when its campaign was over already.
+-- name: reopen_campaigns
+-- no-tenant: the poller looks after every tenant
+update messaging.campaigns c set state = 'running', ended_at = null, updated_at = $1, version = version + 1
+where c.state = 'completed' and c.ended_at > $1::timestamptz - interval '7 days' and exists (
+    select from messaging.messages m where m.tenant_id = c.tenant_id and m.campaign_id = c.campaign_id and m.state = 'pending'
+);
+
 -- An audience whose launch was lost on the way.
 -- name: unwritten_audiences
 -- no-tenant: the poller looks after every tenant

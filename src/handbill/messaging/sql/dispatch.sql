@@ -13,13 +13,10 @@ left join messaging.switches s on s.tenant_id = n.tenant_id
 where n.tenant_id = $1 and n.number_id = $2
 for update of n;
 
--- One at a time where claims of several numbers count the same thing: money, a person's cap, the portfolio's tier.
+-- One at a time, as claims of several numbers count the same things: money, a person's cap, the portfolio's tier. Always, for
+-- a campaign that counts may begin between the look and the claim.
 -- name: lock_counted
-select pg_advisory_xact_lock(hashtextextended('handbill.messaging', $1::int))
-where $2::boolean or exists (
-    select from messaging.campaigns c
-    where c.tenant_id = $1 and c.state = 'running' and (c.spend_cap is not null or c.cap_count is not null)
-);
+select pg_advisory_xact_lock(hashtextextended('handbill.messaging', $1::int)); -- tenant_id
 
 -- Claims what may be sent now. What must not be sent is skipped with its reason in the same breath; what may only be
 -- sent later (quiet hours where the person lives, a full tier) keeps its place with a later time.

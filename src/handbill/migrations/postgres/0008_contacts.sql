@@ -60,6 +60,7 @@ create table contacts.contacts (
 ) with (fillfactor = 90);
 create index ix_contacts_phone on contacts.contacts (tenant_id, phone) where phone is not null;
 create index ix_contacts_email on contacts.contacts (tenant_id, email) where email is not null;
+create index ix_contacts_denied on contacts.contacts (tenant_id, whatsapp) where denied <> '{}';
 create index ix_contacts_external on contacts.contacts (tenant_id, external_id) where external_id is not null;
 
 create table contacts.consent_log (

@@ -1376,6 +1376,7 @@ create table contacts.contacts (
 ) with (fillfactor = 90);
 create index ix_contacts_phone on contacts.contacts (tenant_id, phone) where phone is not null;
 create index ix_contacts_email on contacts.contacts (tenant_id, email) where email is not null;
+create index ix_contacts_denied on contacts.contacts (tenant_id, whatsapp) where denied <> '{}';
 create index ix_contacts_external on contacts.contacts (tenant_id, external_id) where external_id is not null;
 
 create table contacts.consent_log (
@@ -1548,6 +1549,7 @@ create table messaging.numbers (
     turn_until    timestamptz not null default '-infinity',
     updated_at    timestamptz not null,
     primary key (tenant_id, number_id),
+    constraint uq_numbers_number unique (number_id),     -- of one tenant only: two would each count its limits alone
     foreign key (tenant_id, connection_id) references messaging.connections (tenant_id, connection_id) on delete cascade
 ) with (fillfactor = 50);
 
@@ -1804,7 +1806,8 @@ end
 $$;
 
 -- Which of these people must not be written to now, and why. Asked once, in the statement that claims them. Suppressions are
--- by address, consent by contact: who never said no may get what is no marketing.
+-- by address, and so is a no: of two contacts with one telephone, either speaks for it. A yes is the contact's own; who never
+-- said no may get what is no marketing.
 create function messaging.may_not_send(
     tenant int, channels text[], addresses text[], contact_ids uuid[], purposes text[], moment timestamptz
 ) returns table (place bigint, reason text)
@@ -1818,15 +1821,27 @@ begin
         select u.n,
             case
                 when s.reason is not null then 'suppressed_' || s.reason
+                when d.denied or u.channel = any (c.denied) then 'consent_denied'
                 when u.contact is null then null
                 when c.contact_id is null then 'contact_gone'
-                when u.channel = any (c.denied) then 'consent_denied'
                 when u.purpose = 'marketing' and not u.channel = any (c.granted) then 'consent_missing'
             end
         from unnest(channels, addresses, contact_ids, purposes) with ordinality as u (channel, address, contact, purpose, n)
         left join contacts.suppressions s
             on s.tenant_id = tenant and s.channel = u.channel and s.address = u.address and (s.until is null or s.until > moment)
-        left join contacts.contacts c on c.tenant_id = tenant and c.contact_id = u.contact;
+        left join contacts.contacts c on c.tenant_id = tenant and c.contact_id = u.contact
+        left join lateral (
+            select true as denied from contacts.contacts o
+            where u.channel = 'whatsapp' and o.tenant_id = tenant and o.whatsapp = u.address and o.denied <> '{}'
+                and u.channel = any (o.denied)
+            union all
+            select true from contacts.contacts o
+            where u.channel = 'sms' and o.tenant_id = tenant and o.phone = u.address and u.channel = any (o.denied)
+            union all
+            select true from contacts.contacts o
+            where u.channel = 'email' and o.tenant_id = tenant and o.email = u.address and u.channel = any (o.denied)
+            limit 1
+        ) d on true;
 end
 $$;
 
