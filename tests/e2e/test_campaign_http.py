@@ -16,7 +16,7 @@ from tests.kit.engines import Engines
 from tests.kit.graph import NUMBER, WABA, Graph, graph
 from tests.kit.http import Api
 from tests.kit.processes import process
-from tests.kit.reach import SECRET, stand_in
+from tests.kit.reach import SECRET, free_numbers
 from tests.kit.waiting import eventually
 
 PATH = "/admin/messaging/campaigns"
@@ -31,7 +31,7 @@ async def fake() -> AsyncIterator[Graph]:
 async def test_a_campaign_over_http(
     handbill_env: dict[str, str], fake: Graph, engines: Engines, database: Database, redis: Redis, tenant: int
 ) -> None:
-    await stand_in(engines.postgres_url)
+    await free_numbers(engines.postgres_url)
     env = handbill_env | {
         "HANDBILL_TENANTS__SEAL_KEY": "a seal key for tests",
         "HANDBILL_MESSAGING__GRAPH_URL": fake.url,

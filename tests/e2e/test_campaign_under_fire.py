@@ -18,7 +18,7 @@ from tests.kit.crashes import crashing
 from tests.kit.engines import Engines
 from tests.kit.graph import WABA, graph, many_numbers
 from tests.kit.processes import process
-from tests.kit.reach import SECRET, Book, people, stand_in
+from tests.kit.reach import SECRET, Book, free_numbers, people
 from tests.kit.waiting import eventually
 
 PEOPLE = 700
@@ -36,7 +36,7 @@ _SENDING = Sql("select count(*)::int from messaging.messages where tenant_id = $
 async def test_nobody_twice_nobody_skipped(
     handbill_env: dict[str, str], engines: Engines, database: Database, tenant: int
 ) -> None:
-    await stand_in(engines.postgres_url)
+    await free_numbers(engines.postgres_url)
     async with graph(Config(numbers=NUMBERS, faults=FAULTS)) as fake:
         env = handbill_env | {
             "HANDBILL_TENANTS__SEAL_KEY": "a seal key for tests",

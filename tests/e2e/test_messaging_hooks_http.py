@@ -18,9 +18,11 @@ from handbill.tenants.model import NewKey
 from handbill.tenants.service import TenantService
 from tests.conftest import MakeTenant
 from tests.kit import desk
+from tests.kit.engines import Engines
 from tests.kit.graph import NUMBER, WABA, Graph, graph
 from tests.kit.http import Api
 from tests.kit.processes import process
+from tests.kit.reach import free_numbers
 from tests.kit.waiting import eventually
 
 LIMIT = 8192
@@ -33,7 +35,8 @@ async def _is(found: Callable[[], Awaitable[Any]], wanted: Any) -> bool:
 
 
 @pytest.fixture
-async def fake() -> AsyncIterator[Graph]:
+async def fake(engines: Engines) -> AsyncIterator[Graph]:
+    await free_numbers(engines.postgres_url)
     async with graph() as found:
         yield found
 

@@ -20,7 +20,7 @@ from tests.kit.engines import Engines
 from tests.kit.graph import NUMBER, WABA, Graph, graph
 from tests.kit.http import Api
 from tests.kit.processes import handbill, process
-from tests.kit.reach import stand_in
+from tests.kit.reach import free_numbers
 from tests.kit.receiver import Receiver
 from tests.kit.waiting import eventually
 
@@ -163,7 +163,7 @@ def is_signed(secret: str, signature: str, body: bytes) -> bool:
 async def test_a_file_campaigns_and_the_word_of_those_who_got_them(
     handbill_env: dict[str, str], engines: Engines, database: Database, redis: Redis, tenant: int
 ) -> None:
-    await stand_in(engines.postgres_url)
+    await free_numbers(engines.postgres_url)
     async with (
         graph() as fake,
         Receiver().running() as receiver,

@@ -35,29 +35,6 @@ from handbill.tenants.seals import Sealer
 from tests.kit.graph import NUMBER, WABA
 
 SECRET = "app-secret"
-STAND_IN = """
-create schema if not exists contacts;
-grant usage on schema contacts to handbill_app, handbill_worker;
-do $$ begin
-    if to_regclass('contacts.suppressions') is null then
-        create table contacts.suppressions (tenant_id int not null, channel text not null, address text not null,
-            reason text not null, until timestamptz, note text, created_at timestamptz not null,
-            primary key (tenant_id, channel, address));
-        perform handbill_wall('contacts.suppressions');
-    end if;
-    if to_regclass('contacts.contacts') is null then
-        create table contacts.contacts (tenant_id int not null, contact_id uuid not null,
-            phone text, whatsapp text, email text, external_id text,
-            granted text[] not null default '{}', denied text[] not null default '{}',
-            created_at timestamptz not null, updated_at timestamptz not null, primary key (tenant_id, contact_id));
-        perform handbill_wall('contacts.contacts');
-    end if;
-end $$;
-delete from messaging.numbers;
-"""
-"""The two tables of the contacts' room that claims look at, where that room is not there yet. And the numbers of
-earlier tests are let go: a number has one tenant."""
-
 _SUPPRESS = Sql(
     "insert into contacts.suppressions (tenant_id, channel, address, reason, until, note, created_at)"
     " values ($1, $2, $3, $4, $5, $6, now())"
@@ -104,11 +81,11 @@ class Book:
         return (address,)
 
 
-async def stand_in(postgres_url: str) -> None:
-    """Make the contacts' tables that claims look at, unless they are there; free the numbers of earlier tests."""
+async def free_numbers(postgres_url: str) -> None:
+    """Let go of the numbers of earlier tests, since a number has one tenant."""
     connection = await asyncpg.connect(postgres_url)
     try:
-        await connection.execute(STAND_IN)
+        await connection.execute("delete from messaging.numbers")
     finally:
         await connection.close()
 
@@ -208,7 +185,7 @@ async def room(
     database: Database, redis: Redis, postgres_url: str, graph_url: str, book: Book | None = None,
     policy: MessagingPolicy | None = None, clock: Clock | None = None, **more: Any,
 ) -> AsyncIterator[Room]:  # fmt: skip
-    await stand_in(postgres_url)
+    await free_numbers(postgres_url)
     prefix = f"t{uuid.uuid4().hex[:10]}"
     made = Room(
         database, redis, graph_url, book or Book(), policy or MessagingPolicy(), clock or SystemClock(), prefix, **more

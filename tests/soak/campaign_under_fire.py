@@ -27,7 +27,7 @@ from handbill.wiring import messaging
 from handbill.wiring.house import House
 from tests.kit.graph import WABA, graph_process, many_numbers
 from tests.kit.processes import Process, process
-from tests.kit.reach import SECRET, Book, people, stand_in
+from tests.kit.reach import SECRET, Book, free_numbers, people
 from tests.kit.waiting import eventually
 from tests.soak.context import Context
 
@@ -87,7 +87,7 @@ async def run(ctx: Context) -> dict[str, Any]:
     ctx.settings.update(people=audience, numbers=NUMBERS, workers=WORKERS, faults=msgspec.to_builtins(FAULTS))
     config = Config(seed=ctx.seed, numbers=many_numbers(NUMBERS), tiers={PORTFOLIO: 100_000}, faults=FAULTS)
     async with ctx.stack() as built, graph_process(config) as url:
-        await stand_in(built.postgres_url)
+        await free_numbers(built.postgres_url)
         env = built.env(
             HANDBILL_TENANTS__SEAL_KEY="a seal key for soaks",
             HANDBILL_MESSAGING__GRAPH_URL=url,
