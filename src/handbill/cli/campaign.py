@@ -55,14 +55,14 @@ def fairness(
             one.tenant_id,
             one.messages,
             f"{one.rate:.2f}",
-            f"{one.share:.3f}",
+            f"{one.share or 0:.3f}",
             f"{one.wait_s:.2f}",
             f"{one.wait_p95_s:.2f}",
         )
         for one in found.tenants
     ]
     columns = ("tenant", "messages", "a second", "share", "mean wait s", "p95 wait s")
-    show(found, as_json, lambda: table(columns, [*rows, ("jain", "", "", f"{found.jain:.3f}", "", "")]))
+    show(found, as_json, lambda: table(columns, [*rows, ("jain", "", "", f"{found.jain or 0:.3f}", "", "")]))
 
 
 def _id(text: str) -> UUID:

@@ -108,8 +108,8 @@ VERIFIED = {
 FAIRNESS = {
     "window_s": 60,
     "messages": 540,
-    "jain": 0.97,
-    "tenants": [{"tenant_id": 7, "messages": 540, "rate": 9.0, "share": 0.31, "wait_s": 0.4, "wait_p95_s": 0.9}],
+    "jain": None,
+    "tenants": [{"tenant_id": 7, "messages": 540, "rate": 9.0, "share": None, "wait_s": 0.4, "wait_p95_s": 0.9}],
 }
 SWITCH = {"stopped": False, "reason": None, "per_second": None, "updated_at": _AT}
 

@@ -24,17 +24,17 @@ class TenantShare(msgspec.Struct, frozen=True):
     tenant_id: int
     messages: int
     rate: float
-    share: float
+    share: float | None
     wait_s: float
     wait_p95_s: float
 
 
 class FairShares(msgspec.Struct, frozen=True):
-    """The last `window_s` seconds."""
+    """The last `window_s` seconds. Shares and the index tell of everybody, so only the operator is told."""
 
     window_s: int
     messages: int
-    jain: float
+    jain: float | None
     tenants: list[TenantShare]
 
 
@@ -64,15 +64,15 @@ class Fairness:
         return FairShares(window_s, total, jain([one.rate for one in tenants]), tenants)
 
     async def own(self, tenant_id: int, window_s: int = 60) -> FairShares:
-        """The same with nobody but this tenant named: its own wait, rate and share, and the index of all."""
+        """A tenant's own wait and rate. With its share, or the index, it could work out what others send."""
         whole = await self.shares(window_s)
-        mine = [one for one in whole.tenants if one.tenant_id == tenant_id]
-        return FairShares(window_s, sum(one.messages for one in mine), whole.jain, mine)
+        mine = [msgspec.structs.replace(one, share=None) for one in whole.tenants if one.tenant_id == tenant_id]
+        return FairShares(window_s, sum(one.messages for one in mine), None, mine)
 
     async def measure(self) -> None:
         """Into the gauges: the busiest tenants by number, for a while only."""
         found = await self.shares()
-        metrics.MESSAGING_JAIN.set(found.jain)
+        metrics.MESSAGING_JAIN.set(found.jain or 0.0)
         metrics.MESSAGING_RATE.clear()
         metrics.MESSAGING_WAIT.clear()
         for one in found.tenants[:SHOWN]:

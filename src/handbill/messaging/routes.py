@@ -237,7 +237,7 @@ class SwitchRoutes(Controller):
 
     @get("/fairness", operation_id="messagingFairness", opt={"scope": _READ, "example": examples.FAIRNESS})
     async def fairness(self, messaging: Messaging, principal: Who, window_s: Window = 60) -> FairShares:
-        """This tenant's wait, rate and share of the sending, and how even the shares of all are (Jain's index)."""
+        """This tenant's own wait and rate. Shares and Jain's index tell of others: they are the operator's to read."""
         return await messaging.fairness.own(principal.tenant_id, window_s)
 
 
