@@ -8,7 +8,7 @@ from collections import Counter
 from typing import Any
 
 from handbill.events.entries import Entries
-from handbill.events.incoming import Incoming
+from handbill.events.incoming import Incoming, _parked_id
 from handbill.events.model import CapturedEvent, EdgeKind, decode
 from handbill.events.service import Chosen
 from handbill.infra.journal.port import START
@@ -129,6 +129,12 @@ async def test_wherever_it_dies_each_entry_comes_in_once_and_each_bad_one_is_par
         again = len(events) - rounds
         assert again > 0, "no death fell between the journal and the stream"
         assert drops == {"ILLEGAL_DISTINCT_ID": rounds, "MALFORMED_PROPERTIES": rounds, "DUPLICATE": again}
+
+
+def test_an_entry_of_this_very_millisecond_is_the_same_row_when_met_again() -> None:
+    now = 1_800_000_000_000
+    assert _parked_id("in", f"{now}-0", now) == _parked_id("in", f"{now}-0", now + 5)
+    assert _parked_id("in", f"{now * 2}-0", now) < _parked_id("in", f"{now}-0", now), "no place behind all to come"
 
 
 async def test_a_second_reader_waits_while_the_first_is_alive(database: Database, redis: Redis, tenant: int) -> None:

@@ -123,9 +123,16 @@ class Incoming:
             await self._store.add_drops(tx, drops, _NO_LANE)
 
 
+_AHEAD_MS = 60_000
+
+
 def _parked_id(stream: str, entry: str, now: int) -> UUID:
-    """Made from the entry's own id, so that parked again after a crash it is the same row; in order of time."""
+    """Made from the entry's own id, so that parked again after a crash it is the same row; in order of time.
+
+    Ids are given by whoever adds an entry, and one far ahead must not stand behind everything still to be parked. The
+    margin keeps an entry of this very millisecond on the same side when it is met again.
+    """
     ms = int(entry.partition("-")[0])
     tail = int.from_bytes(blake2b(f"{stream}\0{entry}".encode(), digest_size=10).digest(), "big")
-    value = (ms if ms < now else 0) << 80 | tail
+    value = (ms if ms < now + _AHEAD_MS else 0) << 80 | tail
     return UUID(int=value & ~(0xF << 76) & ~(0x3 << 62) | 0x7 << 76 | 0x2 << 62)
