@@ -8,7 +8,6 @@ It keeps its own books in Redis, apart from the queue: the hash `QUEUE:ran` coun
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import signal
 import sys
 import time
@@ -50,8 +49,7 @@ async def main(url: str, name: str, concurrency: int, lock_ms: int, stalled_ms: 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        with contextlib.suppress(NotImplementedError):
-            loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, stop.set)
     await stop.wait()
     await worker.stop()
     await redis.stop()

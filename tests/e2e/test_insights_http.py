@@ -283,7 +283,7 @@ async def test_from_a_clients_call_to_a_persons_page(
     async with process("worker", env=env) as worker:
         await worker.log(event="worker-ready")
         try:
-            told = await eventually(lambda: explained("m-1"), timeout=150)
+            told = await eventually(lambda: explained("m-1"), timeout=90)
         except AssertionError as error:
             raise AssertionError(worker.tail()) from error
         assert (told["outcome"], told["kind"]) == ("counted", "capture")
@@ -292,7 +292,7 @@ async def test_from_a_clients_call_to_a_persons_page(
             {"type": "identify", "userId": "ada", "anonymousId": "phone", "messageId": "m-2"},
             {"type": "track", "event": "buy", "userId": "ada", "messageId": "m-3"},
         )
-        await eventually(lambda: explained("m-3"), timeout=150)
+        await eventually(lambda: explained("m-3"))
 
         async def both() -> Any:
             return {"look", "buy"} <= set(await page())

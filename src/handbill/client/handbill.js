@@ -1,7 +1,5 @@
-/* Shows banners, tells what was seen, and sends a page's own events:
- * <script src=".../handbill.js" data-write-key="hbw_..." defer></script> and <div data-handbill="home"></div>.
- * Whatever fails, the page goes on without banners. Every report has an id and waits in localStorage until the server
- * has it: neither lost offline nor counted twice. More in docs/clients.md. */
+/* Shows banners, tells what was seen, sends a page's own events: <script src=".../handbill.js" data-write-key="hbw_..."
+ * defer></script> and <div data-handbill="home"></div>. Reports wait until the server has them. See docs/clients.md. */
 (function (root) {
   "use strict";
 
@@ -104,7 +102,7 @@
       }),
   };
 
-  /** What was refused for good, by its place in the batch; `all` where it is the whole batch. */
+  /** What was refused: by its place, or all of it. */
   function refusedOf(status, answer) {
     const told = [...(answer?.data?.rejected || []), ...(answer?.dropped || [])];
     const by = new Map(told.map((it) => [it.index, it.code || it.reason]));
@@ -120,7 +118,7 @@
     return Array.from(crypto.getRandomValues(new Uint8Array(16)), (b) => b.toString(16).padStart(2, "0")).join("");
   }
 
-  /** A browser may refuse its storage; then this page's memory must do. */
+  /** A browser may refuse its storage. */
   function storage(name) {
     const memory = new Map();
     const attempt = (work, otherwise) => {
@@ -247,7 +245,7 @@ font:1.2rem/1 system-ui;color:inherit;background:transparent}button:hover{backgr
       }
     }
 
-    /** One placement's banners, one after the other. @param {HTMLElement} slot */
+    /** @param {HTMLElement} slot */
     async show(slot, placement = slot.dataset.handbill, limit = 1) {
       const found = await this.decide({ placements: placement ? [placement] : undefined, limit });
       if (found.length) await this.present(slot, found[0]);
@@ -310,7 +308,6 @@ font:1.2rem/1 system-ui;color:inherit;background:transparent}button:hover{backgr
         const judge = (entries) => {
           const last = entries[entries.length - 1];
           if (last.isIntersecting && !document.hidden) begin();
-          // Half of it, or of what a screen can hold of it.
           const now = last.intersectionRatio >= 0.5 || last.intersectionRect.height >= root.innerHeight / 2;
           if (now !== seen) {
             seen = now;
@@ -341,7 +338,6 @@ font:1.2rem/1 system-ui;color:inherit;background:transparent}button:hover{backgr
       };
     }
 
-    /** A click leads through the server, which counts it once per showing. */
     href(banner, showing) {
       return banner.click_url ? this.at(`${banner.click_url}?c=clk_${showing.id}`) : null;
     }
@@ -372,15 +368,14 @@ font:1.2rem/1 system-ui;color:inherit;background:transparent}button:hover{backgr
       return host;
     }
 
-    /** A click on a banner that the page drew itself. @param {Showing} showing @param {string} destination */
+    /** @param {Showing} showing @param {string} destination */
     click(showing, destination) {
       const sent = this.report("click", bodyOf.click(showing, destination));
       this.beacon(); // the page is about to go
       return sent;
     }
 
-    /** An event of your own. `person` may have `$set`, `$set_once`, `$unset`.
-     * @param {string} event @param {object} [properties] @param {object} [person] */
+    /** @param {string} event @param {object} [properties] @param {object} [person] `$set`, `$set_once`, `$unset` */
     track(event, properties = {}, person = undefined) {
       const context = {
         session_id: this.visit,
@@ -396,13 +391,11 @@ font:1.2rem/1 system-ui;color:inherit;background:transparent}button:hover{backgr
       return this.report("event", bodyOf.event(moment, event, properties, person));
     }
 
-    /** This page was opened. */
     page(properties = {}) {
       return this.track("$pageview", { title: document.title, ...properties });
     }
 
-    /** From now on this is the user, and who was here before without a name was the same person.
-     * @param {string} user @param {{token?: string, traits?: object}} [more] */
+    /** From now on this is the user. @param {string} user @param {{token?: string, traits?: object}} [more] */
     identify(user, more = {}) {
       this.user = this.shownTo = user;
       this.token = more.token || null;
@@ -415,7 +408,7 @@ font:1.2rem/1 system-ui;color:inherit;background:transparent}button:hover{backgr
       return this.track("$create_alias", { alias: other });
     }
 
-    /** The user has left this device: whoever comes next is somebody else. */
+    /** The user has left this device. */
     reset() {
       this.user = this.shownTo = this.token = null;
       this.forget();
@@ -487,7 +480,6 @@ font:1.2rem/1 system-ui;color:inherit;background:transparent}button:hover{backgr
       return { kind, entries, path: PATHS[kind] + (one ? "" : "/batch"), body: one ? events[0] : { events } };
     }
 
-    /** Send what waits; what comes meanwhile goes in the next round. */
     async flush() {
       if (this.busy || this.leaving || navigator.onLine === false) return;
       this.busy = true;
@@ -505,7 +497,6 @@ font:1.2rem/1 system-ui;color:inherit;background:transparent}button:hover{backgr
         this.busy = false;
       }
       this.tries = wait ? this.tries + 1 : 0;
-      // Spread, so that a thousand pages do not come back at once.
       if (wait && !this.stopped) this.timer = setTimeout(() => this.flush(), wait * (1 + Math.random() / 2));
     }
 
@@ -532,8 +523,7 @@ font:1.2rem/1 system-ui;color:inherit;background:transparent}button:hover{backgr
       else waiter.reject(refusal(code));
     }
 
-    /** The page may go: hand all to the browser. It stays queued, for a beacon has no answer; sent again it counts
-     * once. A user's token cannot ride on a beacon. */
+    /** The page may go: hand all to the browser. It stays queued, for a beacon has no answer. */
     beacon() {
       if (this.quiet || navigator.onLine === false) return;
       for (const { kind, path, body } of this.requests()) {
@@ -551,7 +541,7 @@ font:1.2rem/1 system-ui;color:inherit;background:transparent}button:hover{backgr
       this.leaving = false;
     }
 
-    /** Take everything down: for pages that never reload. */
+    /** For pages that never reload. */
     stop() {
       this.leave();
       this.stopped = true;

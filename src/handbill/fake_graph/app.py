@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 
@@ -88,8 +87,7 @@ async def serve(config: Config, host: str, port: int, ready: Callable[[str], Non
     done = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        with contextlib.suppress(NotImplementedError):
-            loop.add_signal_handler(number, done.set)
+        loop.add_signal_handler(number, done.set)
     try:
         await done.wait()
     finally:
