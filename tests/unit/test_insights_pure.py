@@ -19,7 +19,7 @@ from handbill.insights.compile import Range
 from handbill.insights.leaving import unless_left
 from handbill.insights.model import Filter, FunnelQuery, RetentionQuery, TrendsQuery
 from handbill.insights.periods import cuts, midnight
-from handbill.insights.statements import statements
+from handbill.insights.statements import Q
 from handbill.insights.store import Bounds, Gate
 from handbill.insights.tail import QUEUE, QUEUE_BYTES, Tail, Wanted, seen_of
 from handbill.kit.errors import Invalid, Throttled
@@ -98,7 +98,7 @@ def test_whatever_a_caller_says_is_bound_and_every_statement_names_its_tenant(wo
         assert set(re.findall(r"\{(\w+):", one.sql)) <= set(one.params)
         for source in re.finditer(r"\bfrom (events|person_distinct_id_overrides)\b", one.sql):
             assert "tenant_id = {tenant:UInt32}" in one.sql[source.end() :]
-    assert all("tenant_id" in text for text in statements().values())
+    assert all("tenant_id" in text for text in Q)
 
 
 async def test_the_gate_lets_a_few_in_keeps_a_few_waiting_and_sends_the_rest_away() -> None:

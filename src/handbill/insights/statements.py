@@ -4,29 +4,21 @@ PostgreSQL's, which prepares them at boot."""
 from __future__ import annotations
 
 import re
-from functools import cache
-from importlib import resources
 
 from handbill.infra import sqlfiles
 from handbill.kit.errors import Broken
 
 _SLOT = re.compile(r"<<(\w+)>>")
-
-
-@cache
-def statements() -> dict[str, str]:
-    text = (resources.files("handbill.insights") / "queries" / "insights.sql").read_text("utf-8")
-    return {one.name: one.text for one in sqlfiles.parse(text, room="insights", source="insights.sql")}
+Q = sqlfiles.queries("handbill.insights")
 
 
 def filled(name: str, **slots: str) -> str:
     """A statement with every slot filled; a slot nobody fills is a fault of this code."""
-    found = statements()
-    slots = {"people": found["people"], "scope": found["scope"], **slots}
+    slots = {"people": Q.people, "scope": Q.scope, **slots}
 
     def fill(slot: re.Match[str]) -> str:
         if slot[1] not in slots:
             raise Broken(f"The slot {slot[1]} of the statement {name} was not filled.")
         return slots[slot[1]]
 
-    return _SLOT.sub(fill, found[name])
+    return _SLOT.sub(fill, Q[name])

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from datetime import date
-from importlib import resources
 
 from handbill.infra import sqlfiles
 from handbill.infra.clickhouse import ClickHouse
 from handbill.reports.model import Touch
 
-_TEXT = (resources.files("handbill.reports") / "queries" / "touches.sql").read_text("utf-8")
-(_BY_UTM,) = sqlfiles.parse(_TEXT, room="reports", source="reports/queries/touches.sql")
+Q = sqlfiles.queries("handbill.reports")
 
 
 class Touches:
@@ -27,4 +25,4 @@ class Touches:
             "zone": zone,
             "wanted": wanted,
         }
-        return [Touch(*row) for row in await self._clickhouse.query(_BY_UTM.text, params)]
+        return [Touch(*row) for row in await self._clickhouse.query(Q.by_utm, params)]
