@@ -7,9 +7,13 @@ The first megabyte is held back: a query that fails early can then still answer 
 from __future__ import annotations
 
 import asyncio
+import os
+import tempfile
 import threading
 from collections import deque
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -138,20 +142,14 @@ class Running:
         self._whole(connection)
 
     def _insert(self, connection: Any, data: bytes) -> None:
-        statement = self._ask.statement
-        inserter = connection.send_insert(statement.sql, statement.format)
-        try:
-            view = memoryview(data)
-            for start in range(0, len(data), _PIECE):
-                self._check()
-                inserter.append(view[start : start + _PIECE])
+        """chDB's own `send_insert` answers well to rows that the table did not keep (a full disk, a memory limit, too
+        many parts, a constraint). Rows from a file go through the ordinary INSERT, which raises all of these."""
+        with _in_file(data) as path:
             self._check()
-            result = inserter.finish()
-        finally:
-            inserter.close()
-        self.tally.written_rows = result.rows_written
-        self.tally.written_bytes = result.bytes_written
-        self.tally.elapsed_ns = int(result.elapsed * 1e9)
+            result = connection.query(self._ask.statement.insert_from(path), "Null")
+        self.tally.written_rows = result.rows_written()
+        self.tally.written_bytes = result.bytes_written()
+        self.tally.elapsed_ns = int(result.elapsed() * 1e9)
 
     def _stream(self, stream: Any) -> None:
         try:
@@ -189,3 +187,20 @@ class Running:
     def _arrived(self, piece: bytes) -> None:
         self._pieces.append(piece)
         self._news.set()
+
+
+@contextmanager
+def _in_file(data: bytes) -> Iterator[str]:
+    """A path under which this process reads these bytes. In memory where the system can: a full disk is for the engine
+    to report, by its own code."""
+    if not hasattr(os, "memfd_create"):
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(data)
+            file.flush()
+            yield file.name
+        return
+    with os.fdopen(os.memfd_create("insert", os.MFD_CLOEXEC), "wb", buffering=0) as file:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[file.write(rest) :]
+        yield f"/proc/self/fd/{file.fileno()}"

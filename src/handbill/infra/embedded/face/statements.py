@@ -59,13 +59,22 @@ _READS = frozenset({b"SELECT", b"WITH", b"FROM", b"("})
 
 
 class Statement(msgspec.Struct, frozen=True):
-    """What the engine is asked to do. `data` is None unless this is an INSERT that brings its own rows."""
+    """What the engine is asked to do. `data` is None unless this is an INSERT that brings its own rows.
+
+    `source_at` is where such an INSERT names its source: behind the table and its columns, before any SETTINGS.
+    """
 
     sql: bytes
     format: str
     data: bytes | None
     streams: bool
     writes: bool
+    source_at: int = 0
+
+    def insert_from(self, path: str) -> bytes:
+        """The same INSERT with its rows in a file."""
+        head, tail = self.sql[: self.source_at], self.sql[self.source_at :]
+        return b"%s FROM INFILE %s %s FORMAT %s" % (head, quote(path).encode(), tail, self.format.encode())
 
 
 class Ask(msgspec.Struct, frozen=True):
@@ -107,8 +116,14 @@ def split(text: bytes, default_format: str) -> Statement:
     if kind == b"INSERT":
         found = _insert_format(text)
         if found is not None:
-            end, name, start = found
-            return Statement(sql=text[:end], format=_known(name), data=text[start:], streams=False, writes=True)
+            return Statement(
+                sql=text[: found.end],
+                format=_known(found.format),
+                data=text[found.data_at :],
+                streams=False,
+                writes=True,
+                source_at=found.source_at,
+            )
     match = _LAST_FORMAT.search(text, max(0, len(text) - 4096))
     name = match[1].decode() if match else default_format
     reads = kind in _READS
@@ -128,21 +143,37 @@ def first_word(text: bytes) -> bytes:
     return b""
 
 
-def _insert_format(text: bytes) -> tuple[int, str, int] | None:
-    """Where the statement ends, the format's name, and where the data begins; None when no rows follow a FORMAT."""
+class _InsertFormat(msgspec.Struct, frozen=True):
+    """Where the parts of an INSERT with rows are: its source clause, its end before FORMAT, and the first row."""
+
+    source_at: int
+    end: int
+    format: str
+    data_at: int
+
+
+def _insert_format(text: bytes) -> _InsertFormat | None:
+    """None when no rows follow a FORMAT."""
     clause: int | None = None
+    settings: int | None = None
+    depth = 0
     for token in _TOKEN.finditer(text):
         if token.lastgroup == "skip":
             continue
         word = token[0].upper()
         if clause is not None:
             if token.lastgroup == "word":
-                return clause, token[0].decode(), _data_start(text, token.end())
+                source_at = clause if settings is None else settings
+                return _InsertFormat(source_at, clause, token[0].decode(), _data_start(text, token.end()))
             clause = None
-        if token.lastgroup == "word":
+        if token.lastgroup == "other":
+            depth += (word == b"(") - (word == b")")
+        elif token.lastgroup == "word":
             if word in {b"SELECT", b"VALUES", b"WITH", b"INFILE", b"WATCH"}:
                 return None
-            if word == b"FORMAT":
+            if word == b"SETTINGS" and depth == 0:
+                settings = token.start()
+            elif word == b"FORMAT":
                 clause = token.start()
     return None
 
