@@ -27,7 +27,7 @@ from handbill.events.edge import Edge, EdgePolicy
 from handbill.events.lanes import LaneRun
 from handbill.events.policy import ConsumerPolicy
 from handbill.events.service import EventsService
-from handbill.events.shipping import Shipping
+from handbill.events.shipping_insert import Shipping
 from handbill.infra.journal.lanes import FIRST_OVERFLOW, Lanes, later
 from handbill.infra.journal.streams import StreamsJournal
 from handbill.infra.postgres import Database

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from datetime import datetime
 from uuid import UUID
 
 from handbill.events.model import CapturedEvent, Edge, EdgeKind, Event, key
 from handbill.events.policy import ShippingPolicy
-from handbill.events.shipping import Shipping
+from handbill.events.shipping_insert import ErasedSince, Shipping
 from handbill.events.shipping_rows import RowMaker
 from handbill.events.shipping_store import ShippingStore
 from handbill.infra.clickhouse import ClickHouse
@@ -22,7 +23,7 @@ from tests.kit.engines import Engines
 from tests.kit.loop import Loop
 from tests.kit.waiting import eventually
 
-AT_ONCE = ShippingPolicy(ship_events=1, ship_wait_s=0)
+AT_ONCE = ShippingPolicy(ship_events=1, ship_wait_s=0, look_every_s=0.2)
 HASTY = Retry(tries=1, delay_ms=1)
 
 PERSON = "if(empty(o.distinct_id), e.person_id, o.person_id)"
@@ -41,14 +42,18 @@ async def no_classes(tenants: Iterable[int]) -> Mapping[int, int]:
     return {}
 
 
+async def nobody_erased(tenants: Collection[int], since: datetime) -> Collection[int]:
+    return ()
+
+
 def shipping(
     database: Database, clickhouse: ClickHouse, journal: Journal, *, policy: ShippingPolicy = AT_ONCE,
-    maker: RowMaker | None = None, classes: object = no_classes,
+    maker: RowMaker | None = None, classes: object = no_classes, erased: ErasedSince = nobody_erased,
 ) -> Shipping:  # fmt: skip
     return Shipping(
         database, clickhouse, journal, maker or RowMaker(person_id, lambda address: None),
         squashed=Overrides(database, clickhouse).squashed, classes=classes,  # type: ignore[arg-type]
-        migrate=lambda: migrate_clickhouse(clickhouse), policy=policy,
+        erased=erased, migrate=lambda: migrate_clickhouse(clickhouse), policy=policy,
     )  # fmt: skip
 
 

@@ -15,7 +15,8 @@ from handbill.events.policy import ConsumerPolicy, ShippingPolicy
 from handbill.events.reasons import Reason
 from handbill.events.reshipping import Reshipping
 from handbill.events.service import Chosen, OnFailure
-from handbill.events.shipping import LaneShipper, Shipping
+from handbill.events.shipping import LaneShipper
+from handbill.events.shipping_insert import Shipping
 from handbill.events.shipping_rows import Record, RowMaker
 from handbill.events.shipping_store import Group, Load
 from handbill.events.store import EventStore
@@ -174,6 +175,5 @@ async def test_a_group_that_lost_a_batch_is_another_insert(
         made = shipping(database, history, house.journal)
         await made.insert(group, [(lost, rows[:5]), (kept, rows[5:8])], careful=False)
         shipper = LaneShipper(Owned(house.lanes.all()[0][0], 0, 1), made, Pulse("ship"))
-        shipper._careful = False
-        await shipper._send(group, [(kept, rows[5:])])
+        await shipper._send(group, [(kept, rows[5:])], careful=False)
         assert await stored(history, tenant) == wanted(events)

@@ -15,7 +15,8 @@ from handbill.events.batch import Owned, Sink
 from handbill.events.lanes import LaneRun
 from handbill.events.pipeline.commit import Commit, LaneLost
 from handbill.events.policy import ConsumerPolicy
-from handbill.events.shipping import LaneShipper, Shipping
+from handbill.events.shipping import LaneShipper
+from handbill.events.shipping_insert import Shipping
 from handbill.events.store import EventStore
 from handbill.infra.journal.lanes import Lanes
 from handbill.infra.journal.port import Journal

@@ -13,7 +13,8 @@ from handbill.events.model import Row
 from handbill.events.pipeline.commit import Commit
 from handbill.events.pipeline.steps import STEPS, read
 from handbill.events.policy import ConsumerPolicy
-from handbill.events.shipping import LaneShipper, between
+from handbill.events.shipping import LaneShipper
+from handbill.events.shipping_insert import between
 from handbill.events.store import EventStore, LaneState
 from handbill.infra.journal.lanes import position
 from handbill.infra.journal.port import Entry, Journal

@@ -19,6 +19,7 @@ class ShippingPolicy(msgspec.Struct, frozen=True):
     """Batches are shipped together: `ship_events` of them or `ship_wait_s` after the first, at most `most_events`.
 
     `hold_events`: rows that a lane keeps in memory until they are shipped; the others are read from the journal again.
+    A lane looks every `look_every_s` for batches that the auditor has sent back.
     Events may be large: at most `hold_bytes` are kept so, and a group is closed by the batch that fills `most_bytes`.
     """
 
@@ -28,3 +29,4 @@ class ShippingPolicy(msgspec.Struct, frozen=True):
     hold_events: int = 20_000
     most_bytes: int = 32 << 20
     hold_bytes: int = 32 << 20
+    look_every_s: float = 15.0

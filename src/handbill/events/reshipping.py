@@ -16,7 +16,7 @@ import msgspec
 from handbill.events.dead import Reshipped
 from handbill.events.model import Dropped, Row, decode, key
 from handbill.events.reader import EventReader
-from handbill.events.shipping import OF_DATA, Shipping
+from handbill.events.shipping_insert import OF_DATA, Shipping
 from handbill.events.shipping_store import Group, Load
 from handbill.infra.clickhouse import ClickHouseError
 from handbill.infra.postgres import Database

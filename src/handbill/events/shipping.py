@@ -5,6 +5,8 @@ down before anything is sent. The group's id is the token of its insert: a repet
 after us, is dropped by the engine. So nothing needs to be fenced here, and a dead shipper's group is simply sent again.
 The token names the batches, too: a group that has lost one to a wiped journal is another insert.
 
+A group is done when ClickHouse has counted its rows, not when it has taken them (`shipping_insert`).
+
 ClickHouse away is busy: counting goes on, the journal keeps the entries, nothing is parked. Rows that the engine
 refuses are found by halving (on a table that keeps nothing), parked, and left out of the same insert.
 """
@@ -14,26 +16,20 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from hashlib import blake2b
+from collections.abc import Mapping, Sequence
 from math import inf
 from uuid import UUID
 
+import msgspec
+
 from handbill.events.batch import Batch, Owned, Parked
 from handbill.events.model import Row
-from handbill.events.pipeline.steps import order, read
-from handbill.events.policy import ShippingPolicy
 from handbill.events.reasons import Reason
-from handbill.events.shipping_present import present
-from handbill.events.shipping_rows import COLUMNS, Record, RowMaker, distinct_id_of, inserts
-from handbill.events.shipping_store import Group, Load, ShippingStore
-from handbill.events.store import EventStore
-from handbill.infra.clickhouse import ClickHouse, ClickHouseError
-from handbill.infra.journal.lanes import later
-from handbill.infra.journal.port import Journal
-from handbill.infra.postgres import Database, PostgresError
+from handbill.events.shipping_insert import OF_DATA, Shipping
+from handbill.events.shipping_store import Group, Load
+from handbill.infra.clickhouse import ClickHouseError
+from handbill.infra.postgres import PostgresError
 from handbill.kit.errors import Broken, Busy
-from handbill.kit.ids import Ids
 from handbill.kit.pulse import Pulse
 from handbill.kit.telemetry import logs, metrics
 
@@ -41,110 +37,11 @@ _log = logs.get("shipping")
 _FIRST_WAIT_S = 0.1
 _LONGEST_WAIT_S = 5.0
 _LAST_TRY_S = 5.0
-_FLOOD_FROM = 20
-# Engine codes that are about values: a text, a number, a date, a size, a constraint; 0: the driver could not write it.
-OF_DATA = frozenset({0, 6, 27, 32, 33, 38, 41, 53, 69, 70, 72, 117, 128, 131, 321, 349, 469})
-_NO_TABLE = frozenset({60, 81})
-
-Owner = tuple[int, str]
-Squashed = Callable[[Sequence[Owner]], Awaitable[Mapping[Owner, UUID]]]
-"""The persons of those ids whose override is over; handed in by the wiring."""
-Classes = Callable[[Iterable[int]], Awaitable[Mapping[int, int]]]
-"""The retention class of each of these tenants; one that is kept for ever may be left out."""
-
-
-class Shipping:
-    """What the shippers of one process share: the engine, how rows are made, and who may say something about them."""
-
-    def __init__(
-        self,
-        database: Database,
-        clickhouse: ClickHouse,
-        journal: Journal,
-        maker: RowMaker,
-        *,
-        squashed: Squashed,
-        classes: Classes,
-        migrate: Callable[[], Awaitable[object]],
-        policy: ShippingPolicy | None = None,
-        ids: Ids | None = None,
-    ) -> None:
-        self.database = database
-        self.journal = journal
-        self.store = ShippingStore()
-        self.events = EventStore()
-        self.policy = policy or ShippingPolicy()
-        self.ids = ids or Ids()
-        self.classes = classes
-        self._clickhouse = clickhouse
-        self._maker = maker
-        self._squashed = squashed
-        self._migrate = migrate
-
-    async def insert(self, group: Group, rows: Sequence[tuple[Load, Sequence[Row]]], *, careful: bool) -> None:
-        """All rows of the group, cut into inserts by size. The persons are asked for now, after the group was written:
-        a squash that begins later waits until this group is done. `careful`: rows that are there are left out."""
-        flat = [(load, row) for load, some in rows for row in some]
-        people = await self._squashed(sorted({(row.event.tenant, distinct_id_of(row)) for _, row in flat}))
-        left_out = {id(row) for load, row in flat if row.place in load.refused}
-        token = _token(group, [load for load, _ in rows])
-        for number, some in enumerate(inserts([row for _, row in flat])):
-            kept = [row for row in some if id(row) not in left_out]
-            if careful:
-                there = await self._present(kept)
-                kept = [row for row in kept if (row.event.tenant, row.key) not in there]
-            await self._send("events", self._maker.records(kept, people, group.classes), f"{token}-{number}")
-
-    async def refusals(self, rows: Sequence[Row]) -> dict[int, ClickHouseError]:
-        """The rows that the engine refuses by themselves, by their place in the sequence."""
-        most = max(_FLOOD_FROM, len(rows) // 2)
-        found: dict[int, ClickHouseError] = {}
-        suspects = [range(len(rows))]
-        while suspects:
-            some = suspects.pop()
-            try:
-                await self._send("events_trial", self._maker.records([rows[n] for n in some], {}, {}), None)
-            except ClickHouseError as error:
-                if error.code not in OF_DATA:
-                    raise
-                if len(some) == 1:
-                    found[some[0]] = error
-                else:
-                    middle = len(some) // 2
-                    suspects += [some[middle:], some[:middle]]
-            if len(found) > most:
-                raise Broken(
-                    f"ClickHouse refuses more than {most} of {len(rows)} rows; nothing was parked and shipping waits:"
-                    " this is a fault of the installation, not of the events.",
-                    code="SHIPPING_FLOOD",
-                )
-        return found
-
-    async def _present(self, rows: Sequence[Row]) -> set[tuple[int, bytes]]:
-        try:
-            return await present(self._clickhouse, rows)
-        except ClickHouseError as error:
-            if error.code not in _NO_TABLE:
-                raise
-            return set()
-
-    async def _send(self, table: str, records: Sequence[Record], token: str | None) -> None:
-        if not records:
-            return
-        columns = list(zip(*records, strict=True))
-        try:
-            await self._clickhouse.insert_columns(table, COLUMNS, columns, token)
-        except ClickHouseError as error:
-            if error.code not in _NO_TABLE:
-                raise
-            await self._migrate()  # ClickHouse came, or came back empty, after the house was started
-            await self._clickhouse.insert_columns(table, COLUMNS, columns, token)
 
 
 class LaneShipper:
     def __init__(self, owned: Owned, shipping: Shipping, pulse: Pulse) -> None:
         self._lane = owned.lane
-        self._owned = owned
         self._shipping = shipping
         self._policy = shipping.policy
         self._pulse = pulse
@@ -155,7 +52,7 @@ class LaneShipper:
         self._since: float | None = None
         self._news = asyncio.Event()
         self._stopping = asyncio.Event()
-        self._careful = True  # until whatever the last owner left is shipped
+        self._careful = True  # until whatever the last owner left is shipped: it may be there under other tokens
         self.shipped = asyncio.Event()
         """Set while nothing of this lane waits, as far as this process knows."""
 
@@ -212,15 +109,15 @@ class LaneShipper:
         shipping = self._shipping
         async with shipping.database.worker() as tx:
             groups = await shipping.store.open_groups(tx, self._lane)
-        for group in groups:
-            await self._send(group, await self._rows(group.loads))
+        for group in groups:  # an earlier try may have stored some of their rows, under whatever token
+            await self._send(group, await self._rows(group.loads), careful=True)
         await self._ship()
         self._careful = False
 
     async def _due(self) -> None:
         """Until there are enough events, or the first of them has waited long enough, or we are told to stop."""
         while not self._stopping.is_set() and self._waiting < self._policy.ship_events:
-            left = None
+            left = self._policy.look_every_s  # the auditor may have sent a batch back
             if self._since is not None:
                 left = self._since + self._policy.ship_wait_s - time.monotonic()
                 if left <= 0:
@@ -246,7 +143,7 @@ class LaneShipper:
                 tenants = {row.event.tenant for _, some in rows for row in some}
                 group = Group(shipping.ids.new(), tuple(load for load, _ in rows), await shipping.classes(tenants))
                 if await self._write(group):
-                    await self._send(group, rows)
+                    await self._send(group, rows, careful=self._careful)
         if not self._waiting:
             self._held.clear()
             self._held_events = self._held_bytes = 0
@@ -262,9 +159,10 @@ class LaneShipper:
             return False
         return True
 
-    async def _send(self, group: Group, rows: Sequence[tuple[Load, Sequence[Row]]]) -> None:
+    async def _send(self, group: Group, rows: Sequence[tuple[Load, Sequence[Row]]], *, careful: bool) -> None:
         started = time.perf_counter()
-        careful = self._careful or len(rows) < len(group.loads)  # what was lost since may be there under another token
+        # What was lost since may be there under another token; of what the auditor sent back most is there.
+        careful = careful or len(rows) < len(group.loads) or any(load.requeued for load in group.loads)
         try:
             await self._shipping.insert(group, rows, careful=careful)
         except ClickHouseError as error:
@@ -297,7 +195,7 @@ class LaneShipper:
                 break
             rows = self._held.get(load.id)
             if rows is None:
-                rows = await self._read(load)
+                rows = await self._shipping.survivors(self._lane, load)
             if rows is None:
                 lost.append(load)
             else:
@@ -306,13 +204,6 @@ class LaneShipper:
         if lost:
             await self._lose(lost)
         return found
-
-    async def _read(self, load: Load) -> Sequence[Row] | None:
-        bodies = await between(self._shipping.journal, self._lane, load.start, load.end, load.events)
-        if len(bodies) != load.events:
-            return None
-        batch = order(read(Batch(self._owned, load.start, load.end, bodies, load.start)))
-        return [row for row in batch.rows if load.survivors[row.place >> 3] >> (row.place & 7) & 1]
 
     async def _lose(self, loads: Sequence[Load]) -> None:
         async with self._shipping.database.worker() as tx:
@@ -356,31 +247,12 @@ class _Taken(Exception):
     """One of the batches belongs to another group."""
 
 
-async def between(journal: Journal, lane: str, start: str, end: str, events: int) -> list[bytes]:
-    """The events of a range. Fewer than `events`: the journal does not have them any more."""
-    bodies: list[bytes] = []
-    here = start
-    while len(bodies) < events:
-        entries = await journal.read(lane, here, events=events - len(bodies))
-        inside = [entry for entry in entries if not later(entry.id, end)]
-        for entry in inside:
-            bodies += entry.bodies
-        if not entries or len(inside) < len(entries) or inside[-1].id == end:
-            break
-        here = entries[-1].id
-    return bodies
-
-
 def _size(rows: Sequence[Row]) -> int:
     return sum(len(row.body) for row in rows)
 
 
-def _token(group: Group, loads: Sequence[Load]) -> str:
-    return f"{group.id}-{blake2b(b''.join(load.id.bytes for load in loads), digest_size=8).hexdigest()}"
-
-
 def _refusing(load: Load, found: Mapping[int, object]) -> Load:
-    return Load(load.id, load.start, load.end, load.survivors, load.events, load.refused | found.keys())
+    return msgspec.structs.replace(load, refused=load.refused | found.keys())
 
 
 def _parked(row: Row, error: ClickHouseError) -> Parked:

@@ -8,7 +8,7 @@ from uuid import UUID
 import msgspec
 
 from handbill.events import enrich
-from handbill.events.model import BannerEvent, CapturedEvent, Click, Impression, Row, View
+from handbill.events.model import NO_PROPERTIES, BannerEvent, CapturedEvent, Click, Impression, Row, View
 
 COLUMNS = (
     "tenant_id", "at", "received", "event", "event_id", "event_key", "distinct_id", "person_id", "session_id",
@@ -39,6 +39,24 @@ def distinct_id_of(row: Row) -> str:
     if type(event) is CapturedEvent:
         return event.distinct_id
     return event.user or event.session or _device(event) or f"event:{event.id}"
+
+
+def without_names(row: Row, new: UUID) -> Row:
+    """The same row as an erasure would leave it: it counts, and says nothing of anybody."""
+    nobody = f"erased:{new}"
+    event = row.event
+    if type(event) is CapturedEvent:
+        kept = msgspec.structs.replace(
+            event, id="", distinct_id=nobody, properties=NO_PROPERTIES, set=None, set_once=None, unset=None,
+            session=None, ip=None, user_agent=None, url=None, referrer=None,
+        )  # fmt: skip
+        return msgspec.structs.replace(row, event=kept)
+    banner = msgspec.structs.replace(event, id="", user=nobody, session=None, page=None)
+    if type(banner) is Impression:
+        banner = msgspec.structs.replace(banner, referrer=None)
+    elif type(banner) is View:
+        banner = msgspec.structs.replace(banner, device_id=None)
+    return msgspec.structs.replace(row, event=banner)
 
 
 def inserts(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:

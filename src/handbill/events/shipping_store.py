@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -14,6 +14,7 @@ from handbill.infra.postgres import Tx
 
 S = sqlfiles.load("handbill.events")
 _classes = msgspec.json.Decoder(dict[int, int])
+_LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Load(msgspec.Struct, frozen=True):
@@ -25,6 +26,24 @@ class Load(msgspec.Struct, frozen=True):
     survivors: bytes
     events: int
     refused: frozenset[int] = frozenset()
+    created_at: datetime = _LONG_AGO
+    requeued: bool = False
+    """The auditor found rows of it missing: some may be there, and an erasure may have come in between."""
+
+    @property
+    def rows(self) -> int:
+        """How many rows ClickHouse should have of it."""
+        return int.from_bytes(self.survivors, "big").bit_count() - len(self.refused)
+
+    def survived(self, place: int) -> bool:
+        return bool(self.survivors[place >> 3] >> (place & 7) & 1)
+
+
+class Exported(msgspec.Struct, frozen=True):
+    """A batch that was counted in ClickHouse when it was exported, and not since."""
+
+    lane: str
+    load: Load
 
 
 class Group(msgspec.Struct, frozen=True):
@@ -85,15 +104,38 @@ class ShippingStore:
         """Per lane: events that ClickHouse does not have yet, and the age of the oldest batch of them."""
         return {row["lane"]: (row["events"], row["seconds"]) for row in await tx.fetch(S.unshipped)}
 
+    async def unaudited(self, tx: Tx, older: timedelta, limit: int) -> list[Exported]:
+        """Batches that were done so long ago and not counted again since, the oldest first."""
+        return [Exported(row["lane"], _load(row)) for row in await tx.fetch(S.unaudited_batches, older, limit)]
+
+    async def audit_age(self, tx: Tx) -> float:
+        """Seconds since the oldest batch was done that was not counted again."""
+        return float(await tx.fetchval(S.audit_age))
+
+    async def mark_audited(self, tx: Tx, batches: Sequence[UUID]) -> None:
+        await tx.execute(S.mark_audited, list(batches))
+
+    async def requeue(self, tx: Tx, batches: Sequence[UUID]) -> int:
+        """To be exported again by whoever owns their lane; how many were."""
+        return len(await tx.fetch(S.requeue_batches, list(batches)))
+
+    async def lose_rows(self, tx: Tx, batch_id: UUID, rows: int) -> int:
+        """Write down that ClickHouse has lost so many rows of an exported batch for good; 0: that is known already."""
+        return int(await tx.fetchval(S.lose_rows, batch_id, rows) or 0)
+
     async def lost(self, tx: Tx, limit: int) -> list[LostBatch]:
         return [LostBatch(**dict(row)) for row in await tx.fetch(S.lost_batches, limit)]
 
 
 def _loads(rows: Sequence[Any]) -> tuple[Load, ...]:
-    return tuple(
-        Load(row["id"], row["from_cursor"], row["to_cursor"], row["survivors"], row["events"], _places(row["refused"]))
-        for row in rows
-    )
+    return tuple(_load(row) for row in rows)
+
+
+def _load(row: Any) -> Load:
+    return Load(
+        row["id"], row["from_cursor"], row["to_cursor"], row["survivors"], row["events"], _places(row["refused"]),
+        row["created_at"], row["requeued_at"] is not None,
+    )  # fmt: skip
 
 
 def _places(refused: list[int] | None) -> frozenset[int]:

@@ -133,6 +133,7 @@ CODES: dict[str, str] = {
     "BACKPRESSURE": "More events wait than can be counted soon; send the request again after `Retry-After` seconds.",
     "TENANT_THROTTLED": "More events a second than the tenant may send; nothing was kept, wait for `Retry-After`.",
     "CAPTURE_BUSY": "Too many large requests with events at once; nothing was kept, try again after `Retry-After`.",
+    "EXPORT_INCOMPLETE": "ClickHouse took rows and does not have them; they are sent again until they are counted.",
     "SHIPPING_FLOOD": "ClickHouse refuses most rows: the installation is at fault; nothing was parked, shipping waits.",
     "SHIPPING_REFUSED": "ClickHouse refused rows together and none of them alone; they wait and are tried again.",
     "SQUASH_FAILED": "ClickHouse could not write overrides into their rows; they hold as before, the log says why.",

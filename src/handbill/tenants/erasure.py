@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from handbill.infra.clickhouse import ClickHouseError
@@ -155,6 +156,12 @@ class Erasures:
                 failed[room] = _code(room, error)
                 report[room] = {"error": failed[room]}
         return report, failed
+
+    async def since(self, tenants: Collection[int], moment: datetime) -> set[int]:
+        """Those of these tenants where an erasure was under way at that moment or later: their rows from before may
+        name somebody who was erased since."""
+        async with self._database.worker() as tx:
+            return await store.erased_since(tx, sorted(tenants), moment)
 
     async def list(self, tenant_id: int, cursor: str | None, limit: int) -> Page[Erasure]:
         async with self._database.tenant(tenant_id) as tx:

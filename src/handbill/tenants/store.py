@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -270,6 +270,10 @@ async def close_erasure(
 
 async def forget_subject(tx: Tx, tenant_id: int, digest: bytes) -> None:
     await tx.execute(S.forget_subject, tenant_id, digest)
+
+
+async def erased_since(tx: Tx, tenants: Sequence[int], since: datetime) -> set[int]:
+    return {row["tenant_id"] for row in await tx.fetch(S.erased_since, list(tenants), since)}
 
 
 async def list_erasures(tx: Tx, tenant_id: int, after: UUID | None, limit: int) -> list[Erasure]:

@@ -176,6 +176,7 @@ def _leader(house: House, pulse: Pulse) -> Chore:
         RaisedLimits(house),
         PeopleMender(house),
         shipping.OverridesChore(house),
+        shipping.ExportAudit(house),
         messaging.MessageSweep(house),
     )
     return LeaderChore(house.database, led, pulse=pulse)

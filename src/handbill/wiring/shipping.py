@@ -7,10 +7,11 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from handbill.events.export_audit import ExportAuditor
 from handbill.events.history import History
 from handbill.events.policy import ShippingPolicy
 from handbill.events.reshipping import Reshipping
-from handbill.events.shipping import Shipping
+from handbill.events.shipping_insert import Shipping
 from handbill.events.shipping_rows import RowMaker, retention_class
 from handbill.infra.migrations import migrate_clickhouse
 from handbill.jobs.chores import Loop
@@ -25,6 +26,7 @@ if TYPE_CHECKING:  # the house itself has parts of this
 
 _PEOPLE_REMEMBERED = 100_000
 _EVERY_S = 1.0
+_AUDIT_EVERY_S = 15.0
 
 
 def shipping(house: House) -> Shipping:
@@ -36,6 +38,7 @@ def shipping(house: House) -> Shipping:
         RowMaker(lru_cache(_PEOPLE_REMEMBERED)(person_id), house.banners.show.country),
         squashed=Overrides(house.database, house.clickhouse).squashed,
         classes=Retentions(house),
+        erased=house.tenants.erasures.since,
         migrate=lambda: migrate_clickhouse(house.clickhouse),
         policy=ShippingPolicy(
             ship_events=given.ship_events,
@@ -84,3 +87,16 @@ class OverridesChore(Loop):
         await self._overrides.ship()
         self.ready.set()
         await asyncio.sleep(_EVERY_S)
+
+
+class ExportAudit(Loop):
+    """Counts the rows of exported batches a second time, while the journal still has their events."""
+
+    def __init__(self, house: House) -> None:
+        super().__init__("export-audit")
+        self._auditor = ExportAuditor(shipping(house), house.clock)
+
+    async def turn(self) -> None:
+        await self._auditor.run()
+        self.ready.set()
+        await asyncio.sleep(_AUDIT_EVERY_S)

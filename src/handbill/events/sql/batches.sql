@@ -10,8 +10,8 @@ select tenant_id, string_agg(key, '') from fresh group by tenant_id
 
 -- name: insert_batch
 -- no-tenant: a batch holds the events of every tenant of its lane
-insert into events.ch_batches (id, lane, from_cursor, to_cursor, survivors, events, done_at)
-values ($1, $2, $3, $4, $5, $6, case when $7 then null else now() end)
+insert into events.ch_batches (id, lane, from_cursor, to_cursor, survivors, events, done_at, audited_at)
+values ($1, $2, $3, $4, $5, $6, case when $7 then null else now() end, case when $7 then null else now() end)
 
 -- name: batches_behind
 -- no-tenant: a batch holds the events of every tenant of its lane
@@ -30,9 +30,11 @@ select from_cursor from events.ch_batches where lane = $1 and done_at is null or
 select id from events.ch_batches where done_at is null
 
 -- name: forget_batches
+-- One that nobody audits goes after a day: the journal has let go of its events long before.
 -- no-tenant: a batch holds the events of every tenant of its lane
 delete from events.ch_batches
 where lane = $1 and done_at < now() - $3::interval and lost_at is null
+  and (audited_at is not null or done_at < now() - interval '1 day')
   and (split_part(to_cursor, '-', 1)::bigint, split_part(to_cursor, '-', 2)::bigint)
    <= (split_part($2, '-', 1)::bigint, split_part($2, '-', 2)::bigint)
 

@@ -1,7 +1,7 @@
 -- name: waiting_batches
 -- The oldest ungrouped batches of a lane until there are enough events; at least one.
 -- no-tenant: a batch holds the events of every tenant of its lane
-select id, from_cursor, to_cursor, survivors, events, refused
+select id, from_cursor, to_cursor, survivors, events, refused, created_at, requeued_at
 from (
     select *, sum(events) over (order by created_at, id) - events as before
     from (
@@ -34,7 +34,7 @@ select id from events.ch_groups
 
 -- name: batches_of
 -- no-tenant: a batch holds the events of every tenant of its lane
-select id, from_cursor, to_cursor, survivors, events, refused from events.ch_batches
+select id, from_cursor, to_cursor, survivors, events, refused, created_at, requeued_at from events.ch_batches
 where group_id = $1 order by created_at, id
 
 -- name: finish_batches
@@ -64,5 +64,32 @@ group by lane
 
 -- name: lost_batches
 -- no-tenant: a batch holds the events of every tenant of its lane
-select id, lane, from_cursor, to_cursor, events, created_at, lost_at from events.ch_batches
+select id, lane, from_cursor, to_cursor, coalesce(lost_events, events) as events, created_at, lost_at from events.ch_batches
 where lost_at is not null order by lost_at desc, id limit $1
+
+-- name: unaudited_batches
+-- no-tenant: a batch holds the events of every tenant of its lane
+select id, lane, from_cursor, to_cursor, survivors, events, refused, created_at, requeued_at from events.ch_batches
+where done_at is not null and done_at < now() - $1::interval and audited_at is null and lost_at is null
+order by done_at, id limit $2
+
+-- name: audit_age
+-- no-tenant: a batch holds the events of every tenant of its lane
+select coalesce(extract(epoch from now() - min(done_at)), 0)::float8 from events.ch_batches
+where done_at is not null and audited_at is null and lost_at is null
+
+-- name: mark_audited
+-- no-tenant: a batch holds the events of every tenant of its lane
+update events.ch_batches set audited_at = now() where id = any ($1::uuid[])
+
+-- name: requeue_batches
+-- no-tenant: a batch holds the events of every tenant of its lane
+update events.ch_batches set done_at = null, group_id = null, requeued_at = now()
+where id = any ($1::uuid[]) and done_at is not null and audited_at is null and lost_at is null
+returning id
+
+-- name: lose_rows
+-- no-tenant: a batch holds the events of every tenant of its lane
+update events.ch_batches set lost_at = now(), audited_at = now(), lost_events = $2
+where id = $1 and lost_at is null and audited_at is null
+returning lost_events

@@ -88,6 +88,16 @@ OVERRIDES_SQUASHED = Counter("handbill_overrides_squashed", "Overrides that were
 EVENTS_SHIPPING_LOST = Counter(
     "handbill_events_shipping_lost", "Counted events that the journal lost before ClickHouse had them"
 )
+EXPORT_ROWS_MISSING = Counter(
+    "handbill_export_rows_missing", "Rows that ClickHouse took and did not have when they were counted"
+)
+EXPORT_ROWS_LOST = Counter(
+    "handbill_export_rows_lost", "Exported rows that ClickHouse has lost and the journal does not have any more"
+)
+EXPORT_ROWS_DOUBLED = Counter("handbill_export_rows_doubled", "Rows that ClickHouse has more often than once")
+EXPORT_AUDIT_AGE_SECONDS = Gauge(
+    "handbill_export_audit_age_seconds", "Age of the oldest exported batch that was not counted a second time"
+)
 JOURNAL_LAG_EVENTS = Gauge("handbill_journal_lag_events", "Events behind the cursor, by lane", ("lane",))
 JOURNAL_LAG_SECONDS = Gauge("handbill_journal_lag_seconds", "Age of the oldest uncommitted event, by lane", ("lane",))
 JOURNAL_GAPS = Counter("handbill_journal_gaps", "Times a lane's journal began behind its cursor: entries were lost")

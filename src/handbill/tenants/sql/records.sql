@@ -27,6 +27,11 @@ returning erasure_id, status, report::text as report, requested_by, created_at, 
 -- A later erasure that succeeds also settles the earlier ones of the same subject that did not.
 update tenants.erasures set subject = null where tenant_id = $1 and subject_hash = $2 and subject is not null;
 
+-- name: erased_since
+-- An erasure that still runs, or failed half way, may have reached its rows as well.
+select distinct tenant_id from tenants.erasures
+where tenant_id = any ($1::int[]) and (finished_at is null or finished_at >= $2);
+
 -- name: list_erasures
 select erasure_id, status, report::text as report, requested_by, created_at, finished_at
 from tenants.erasures
