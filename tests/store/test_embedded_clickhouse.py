@@ -104,6 +104,58 @@ async def test_a_repeated_token_is_dropped(client: Any, table: str) -> None:
     assert await client.command(f"select count() from {table}") == 20
 
 
+@pytest.mark.parametrize(
+    ("code", "table_settings", "settings"),
+    [
+        (243, "min_free_disk_bytes_to_perform_insert = 1000000000000000000", {}),
+        (241, "index_granularity = 8192", {"max_memory_usage": "9000000"}),
+        (252, "parts_to_throw_insert = 1, parts_to_delay_insert = 1, max_delay_to_insert = 0", {}),
+        (252, "index_granularity = 8192", {"max_partitions_per_insert_block": "2"}),
+        (469, "index_granularity = 8192", {"description": "constraint"}),
+    ],
+    ids=["disk full", "memory limit", "too many parts", "too many partitions", "constraint"],
+)
+async def test_rows_that_the_table_does_not_keep_are_refused(
+    client: Any, code: int, table_settings: str, settings: dict[str, str]
+) -> None:
+    """Errors of the sink, behind the parsing: an answer of 200 means that the rows are there."""
+    name, bad = f"t_{uuid.uuid4().hex[:12]}", [(n, "x" * 200) for n in range(20_000)]
+    await client.command(
+        f"create table {name} (n UInt32, s String, constraint small check n < 20000)"
+        f" engine = MergeTree order by n partition by n % 4 settings {table_settings}"
+    )
+    if settings.pop("description", None):
+        bad = [(20_000, "x")]
+    if "parts_to_throw_insert" in table_settings:
+        await client.insert(name, [(0, "first")], column_names=["n", "s"])
+        bad = [(0, "second")]
+    before = await client.command(f"select count() from {name}")
+    with pytest.raises(DatabaseError) as caught:
+        await client.insert(name, bad, column_names=["n", "s"], settings=settings)
+    assert caught.value.code == code
+    assert await client.command(f"select count() from {name}") == before
+
+
+async def test_an_insert_may_have_settings_and_any_bytes(engines: Engines, client: Any, table: str) -> None:
+    """Rows of a binary format hold what a statement could hold, and arrive as they were."""
+    texts = ["a;b", "'", "\n\nINSERT INTO x VALUES", "\0;\n;", "\\", "é" * 3]
+    name = f"t_{uuid.uuid4().hex[:12]}"
+    await client.command(f"create table {name} (n UInt32, `settings` String) engine = MergeTree order by n")
+    await client.insert(name, list(enumerate(texts)), column_names=["n", "settings"])
+    rows_of = f"select settings from {name} order by n"
+    assert [row[0] for row in (await client.query(rows_of)).result_rows] == texts
+    parts = urlsplit(engines.clickhouse_url)
+    statement = f"insert into {name} (n, settings) settings max_insert_block_size = 1000 format TabSeparated"
+    keys = {"X-ClickHouse-User": parts.username or "", "X-ClickHouse-Key": parts.password or ""}
+    words = {"query": statement, "database": parts.path.lstrip("/")}
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"http://127.0.0.1:{parts.port}/", params=words, data=b"6\tlast\n", headers=keys) as reply,
+    ):
+        assert reply.status == 200, await reply.text()
+    assert [row[0] for row in (await client.query(rows_of)).result_rows] == [*texts, "last"]
+
+
 async def test_long_results_come_in_pieces(client: Any) -> None:
     total = count = 0
     query = "select number, toString(cityHash64(number)) from numbers(400000)"

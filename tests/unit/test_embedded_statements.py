@@ -40,6 +40,14 @@ def test_settings_and_comments_may_stand_before_the_format() -> None:
     found = statements.split(text, "Native")
     assert found.data == b"1,2\n"
     assert found.sql.endswith(b"async_insert = 1 ")
+    assert b" ".join(found.insert_from("/f'").split()) == (
+        b"-- a comment insert into t (`format`, a) FROM INFILE '/f\\'' settings async_insert = 1 FORMAT CSV"
+    )
+
+
+def test_a_column_called_settings_is_no_clause() -> None:
+    found = statements.split(b"insert into t (settings, a) format CSV\n1,2\n", "Native")
+    assert found.insert_from("/f") == b"insert into t (settings, a)  FROM INFILE '/f'  FORMAT CSV"
 
 
 @pytest.mark.parametrize(
