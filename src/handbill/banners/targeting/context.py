@@ -7,14 +7,15 @@ the country of the client's address where a GeoIP file is there.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC
 from typing import Any, Protocol
 
 import msgspec
 
 from handbill.banners.targeting.patterns import ADDRESS_MAX
 from handbill.kit.agents import agent_of, device_of, from_header
-from handbill.kit.bounds import LANGUAGE_MAX, MINUTES_OF_WEEK
-from handbill.kit.caches import Memo
+from handbill.kit.bounds import LANGUAGE_MAX, MINUTES_OF_WEEK, ZONE_NAME_MAX
+from handbill.kit.caches import GenerationCache
 from handbill.kit.clock import from_ms
 from handbill.kit.zones import find_zone
 
@@ -31,20 +32,23 @@ def system_of(user_agent: str) -> str | None:
 def browser_of(user_agent: str) -> str | None:
     """The family in one word: Chrome on a phone is chrome, Mobile Safari is safari."""
     family = agent_of(user_agent).browser.lower()
-    return next((name for name in _BROWSERS if name in family), family) or None
+    for name in _BROWSERS:
+        if name in family:
+            return name
+    return family or None
 
 
 def minute_of_week(zone: str, minute: int) -> int:
     """Minutes since Monday 00:00 in the zone; in UTC where there is no zone by this name."""
-    return _minutes(zone if find_zone(zone) is not None else _UTC, minute)
+    key = (zone if len(zone) <= ZONE_NAME_MAX else _UTC, minute)
+    result = _minutes.get(key)
+    if result is None:
+        here = from_ms(minute * 60_000).astimezone(find_zone(zone) or UTC)
+        result = _minutes[key] = here.weekday() * 1_440 + here.hour * 60 + here.minute
+    return result
 
 
-def _work_out_minute(zone: str, minute: int) -> int:
-    here = from_ms(minute * 60_000).astimezone(find_zone(zone))
-    return here.weekday() * 1_440 + here.hour * 60 + here.minute
-
-
-_minutes = Memo(_work_out_minute, MINUTES_OF_WEEK)
+_minutes: GenerationCache[tuple[str, int], int] = GenerationCache(MINUTES_OF_WEEK)
 
 
 class Context(Protocol):
