@@ -40,6 +40,8 @@ ZONE_NAME_MAX = 64
 """Characters of the name of a time zone; the longest of IANA has 32."""
 TOKEN_MAX = 8_192
 """Characters of a JWT."""
+KEY_SET_MAX = 1 << 20
+"""Bytes that a tenant's key set takes in memory."""
 
 USER_AGENTS = CacheLimit(20_000, 24 << 20)
 ZONES = CacheLimit(1_000, 1 << 20)
