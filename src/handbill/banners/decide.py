@@ -20,6 +20,7 @@ from handbill.banners.plan import Entry, Plan, Slot, bits_of
 from handbill.banners.rates import Rates
 from handbill.caps.model import Viewer
 from handbill.caps.service import Caps, CapsService
+from handbill.infra.redis import RedisError
 from handbill.kit.bounds import VIEWER_CAPS
 from handbill.kit.caches import GenerationCache
 from handbill.kit.errors import Busy
@@ -151,7 +152,7 @@ class Decider:
                 along = caps.beside
                 caps = await self._caps.completed(viewer, plan.kinds, caps)
                 caps.beside = along
-        except Busy:
+        except (Busy, RedisError):
             last = self._last_seen.get(key)
             metrics.DECIDE_FALLBACK.labels("empty" if last is None else "memory").inc()
             return last
