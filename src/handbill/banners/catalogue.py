@@ -171,7 +171,7 @@ class Catalogue:
             if key not in after:
                 self._public.pop(key, None)
                 self._gone[key] = found
-        for key in after:
+        for key in [key for key in self._absent if key in after]:  # few, and a catalogue may have thousands
             self._absent.pop(key, None)
         for told in self._watchers:
             told(snapshot.tenant_id)
