@@ -78,7 +78,8 @@ class Decider:
         self._seed = seed
         self._plans: dict[int, Plan] = {}
         self._making: dict[int, asyncio.Task[Plan]] = {}
-        # Stored on every decision: 2.4 us here, 3.0 us in an LruCache, 1.1 us in a dict that counts no bytes.
+        # Stored on every decision. With more users than fit, medians of CPU time: 3.1 us here, 4.8 us in an LruCache,
+        # 1.5 us in dicts that count no bytes; a decision takes about 130 us.
         self._last_seen: GenerationCache[_Key, Caps] = GenerationCache(VIEWER_CAPS, _remembered_bytes)
 
     async def plan(self, tenant_id: int) -> Plan:
