@@ -95,6 +95,19 @@ def test_forwarded_addresses_are_believed_only_from_trusted_proxies() -> None:
     assert clients.address("fd00::1", b"2001:db8::1") == "2001:db8::1"
 
 
+def test_only_the_end_of_a_long_list_of_forwarded_addresses_is_looked_at() -> None:
+    clients = Clients(["10.0.0.0/8"])
+    near = b", 1.2.3.4, 10.0.0.2"
+    assert clients.address("10.0.0.1", b"6.6.6.6" * 50_000 + near) == "1.2.3.4"
+    ours = b",".join([b"10.1.1.1"] * 50_000)
+    assert clients.address("10.0.0.1", b"6.6.6.6," + ours) == "10.1.1.1", "no farther than the limit"
+    for padding in range(1, 20):
+        found = clients.address("10.0.0.1", b"6.6.6.6," + ours + b"," + b"10.2.2.2" + b" " * padding)
+        assert found == "10.1.1.1", "the first one that is left may be half of an address, and is left out"
+    assert clients.address("10.0.0.1", b"fe80::1%" + b"x" * 60_000) == "10.0.0.1"
+    assert len(clients._is_trusted.cache) <= 5
+
+
 @given(st.binary(max_size=80))
 def test_a_request_id_is_sane_whatever_was_sent(sent: bytes) -> None:
     found = request_id(sent)

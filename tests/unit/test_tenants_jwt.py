@@ -10,6 +10,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from handbill.kit.bounds import CacheLimit
 from handbill.kit.errors import Busy, Invalid, Unauthorized
 from handbill.tenants import jwks, jwt
 from handbill.tenants.model import JwtRules
@@ -105,8 +106,8 @@ def test_a_public_key_is_never_a_shared_secret() -> None:
 
 def test_the_memory_forgets_at_expiry_and_stays_bounded() -> None:
     clock = FakeClock()
-    memory = jwt.Memory(clock, size=3)
-    kept = jwt.Verified("user-1", clock.now_ms() + 1000, {})
+    memory = jwt.Memory(clock, CacheLimit(3, 1 << 20))
+    kept = jwt.Verified("user-1", clock.now_ms() + 1000)
     memory.keep(1, 1, "token", kept)
     assert memory.find(1, 1, "token") is kept
     assert memory.find(2, 1, "token") is None

@@ -8,8 +8,9 @@ import re
 import secrets
 import socket
 from collections.abc import Iterable
-from functools import lru_cache
 
+from handbill.kit.bounds import ADDRESS_TEXT_MAX, FORWARDED_MAX, TRUSTED_ADDRESSES
+from handbill.kit.caches import Memo
 from handbill.kit.errors import Broken
 
 _SANE_ID = re.compile(rb"[A-Za-z0-9._:-]{1,64}")
@@ -31,7 +32,7 @@ class Clients:
 
     def __init__(self, trusted: Iterable[str]) -> None:
         self._trusted: tuple[_NETWORK, ...] = tuple(_network(one) for one in trusted)
-        self._is_trusted = lru_cache(maxsize=10_000)(self._look_up)  # the proxies are few, their clients are not
+        self._is_trusted = Memo(self._look_up, TRUSTED_ADDRESSES)  # the proxies are few, their clients are not
 
     def address(self, peer: str, forwarded: bytes | None) -> str:
         if forwarded is None or not self._trusted:
@@ -41,7 +42,7 @@ class Clients:
     def _look(self, peer: str, forwarded: bytes) -> str:
         """From the nearest hop outwards: the first address that is no proxy of ours is the client's."""
         found = peer
-        for hop in reversed(forwarded.decode("latin-1").split(",")):
+        for hop in reversed(_hops(forwarded)):
             if not self._is_trusted(found):
                 return found
             address = hop.strip()
@@ -57,6 +58,12 @@ class Clients:
         return any(parsed in network for network in self._trusted)
 
 
+def _hops(forwarded: bytes) -> list[str]:
+    """The addresses nearest to us; of a header that is too long the farther ones are left out, none is cut in two."""
+    hops = forwarded[-FORWARDED_MAX:].decode("latin-1").split(",")
+    return hops if len(forwarded) <= FORWARDED_MAX else hops[1:]
+
+
 def _network(text: str) -> _NETWORK:
     try:
         return ipaddress.ip_network(text, strict=False)
@@ -69,6 +76,8 @@ def _network(text: str) -> _NETWORK:
 
 def _is_address(text: str) -> bool:
     """The system's own parser first: it is fifteen times as fast, but knows no zones (`fe80::1%eth0`)."""
+    if len(text) > ADDRESS_TEXT_MAX:
+        return False
     for family in (socket.AF_INET, socket.AF_INET6):
         try:
             socket.inet_pton(family, text)

@@ -20,7 +20,7 @@ from granian.server.embed import Server
 from handbill.api.app import build
 from handbill.api.fastlane import App
 from handbill.api.operators import OperatorListener
-from handbill.kit import garbage
+from handbill.kit import agents, garbage
 from handbill.kit.errors import Broken
 from handbill.kit.telemetry import logs
 from handbill.settings import Settings
@@ -42,6 +42,7 @@ async def serve(house: House, settings: Settings, *, ready: Callable[[], None] |
         await operators.start()
         try:
             try:
+                agents.warm()
                 if await _started(house, stopping):
                     garbage.settle()
                     await _run(house, build(house, settings), settings, stopping, ready)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from urllib.parse import parse_qs
 
 import msgspec
 
-from handbill.kit.errors import NotFound, Unauthorized
+from handbill.kit.bounds import ID_MAX, QUERY_FIELDS_MAX, QUERY_MAX
+from handbill.kit.errors import Fault, Invalid, NotFound, Unauthorized
 from handbill.kit.fast import FastRequest
 from handbill.tenants.model import Principal
 from handbill.tenants.service import Directory
@@ -20,9 +22,28 @@ class Caller(msgspec.Struct, frozen=True):
 
 
 def query_of(request: FastRequest) -> dict[str, str]:
-    """The query's parameters; of one sent twice the last stands."""
-    parsed = parse_qs(request.query.decode("latin-1"), keep_blank_values=True, max_num_fields=50)
+    """The query's parameters; of one sent twice the last stands. Raises Invalid when there are too many."""
+    if len(request.query) > QUERY_MAX:
+        raise _bad_query(f"must have at most {QUERY_MAX} bytes")
+    try:
+        parsed = parse_qs(request.query.decode("latin-1"), keep_blank_values=True, max_num_fields=QUERY_FIELDS_MAX)
+    except ValueError:
+        raise _bad_query(f"must have at most {QUERY_FIELDS_MAX} parameters") from None
     return {name: values[-1] for name, values in parsed.items()}
+
+
+def text_of(query: Mapping[str, str], name: str, most: int = ID_MAX) -> str | None:
+    """One parameter, None where it is not sent. Raises Invalid when it is too long."""
+    value = query.get(name)
+    if value is not None and len(value) > most:
+        raise Invalid(
+            f"`{name}` is too long; nothing was decided.", faults=[Fault(name, f"must have at most {most} characters")]
+        )
+    return value
+
+
+def _bad_query(reason: str) -> Invalid:
+    return Invalid(f"The query {reason}.", faults=[Fault("query", reason)])
 
 
 async def caller(directory: Directory, request: FastRequest, tenant_id: int | None = None) -> Caller:

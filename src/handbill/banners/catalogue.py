@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Literal
@@ -22,6 +21,8 @@ from handbill.banners import store
 from handbill.banners.model import Banner, Campaign, Deciding, Placement
 from handbill.infra.postgres import Database
 from handbill.infra.redis import Redis
+from handbill.kit.bounds import PUBLIC_IDS
+from handbill.kit.caches import LruCache, TtlCache
 from handbill.kit.clock import Clock
 from handbill.kit.errors import Busy
 from handbill.kit.telemetry import logs, metrics
@@ -32,7 +33,6 @@ CHANNEL = "handbill:catalogue"
 _POLL_S = 1.0
 _OVERLAP = timedelta(seconds=60)  # a change is dated by its transaction's start and may commit a good while later
 _NEGATIVE_S = 1.0
-_REMEMBERED = 10_000
 
 Kind = Literal["banner", "placement", "campaign"]
 
@@ -77,8 +77,8 @@ class Catalogue:
         self._clock = clock
         self._tenants: dict[int, Snapshot] = {}
         self._public: dict[tuple[Kind, UUID], Found] = {}
-        self._gone: OrderedDict[tuple[Kind, UUID], Found] = OrderedDict()  # deleted, but they still count
-        self._absent: OrderedDict[tuple[Kind, UUID], float] = OrderedDict()
+        self._gone: LruCache[tuple[Kind, UUID], Found] = LruCache(PUBLIC_IDS)  # deleted, but they still count
+        self._absent: TtlCache[tuple[Kind, UUID], bool] = TtlCache(PUBLIC_IDS, _NEGATIVE_S, clock.monotonic)
         self._asking: dict[tuple[Kind, UUID], asyncio.Future[Found | None]] = {}
         self._since: datetime | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -114,8 +114,7 @@ class Catalogue:
         found = self._public.get(key) or self._gone.get(key)
         if found is not None:
             return found
-        absent = self._absent.get(key)
-        if absent is not None and self._clock.monotonic() - absent < _NEGATIVE_S:
+        if key in self._absent:
             return None
         return await self._ask(key)
 
@@ -171,16 +170,11 @@ class Catalogue:
         for key, found in before.items():
             if key not in after:
                 self._public.pop(key, None)
-                self._remember(key, found)
-        for key in after:
+                self._gone[key] = found
+        for key in [key for key in self._absent if key in after]:  # few, and a catalogue may have thousands
             self._absent.pop(key, None)
         for told in self._watchers:
             told(snapshot.tenant_id)
-
-    def _remember(self, key: tuple[Kind, UUID], found: Found) -> None:
-        self._gone[key] = found
-        if len(self._gone) > _REMEMBERED:
-            self._gone.popitem(last=False)
 
     async def _ask(self, key: tuple[Kind, UUID]) -> Found | None:
         asking = self._asking.get(key)
@@ -199,11 +193,9 @@ class Catalogue:
             del self._asking[key]
         answer = Found(*found) if found else None
         if answer is None:
-            self._absent[key] = self._clock.monotonic()
-            if len(self._absent) > _REMEMBERED:
-                self._absent.popitem(last=False)
+            self._absent[key] = True
         else:
-            self._remember(key, answer)
+            self._gone[key] = answer
         asking.set_result(answer)
         return answer
 

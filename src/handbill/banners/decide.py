@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
+from sys import getsizeof
 from typing import Any
 
 import msgspec
@@ -19,11 +20,13 @@ from handbill.banners.plan import Entry, Plan, Slot, bits_of
 from handbill.banners.rates import Rates
 from handbill.caps.model import Viewer
 from handbill.caps.service import Caps, CapsService
+from handbill.infra.redis import RedisError
+from handbill.kit.bounds import VIEWER_CAPS
+from handbill.kit.caches import GenerationCache
 from handbill.kit.errors import Busy
 from handbill.kit.telemetry import metrics
 from handbill.segments.service import Known
 
-_REMEMBERED = 20_000
 _RULE_COST = 20
 _QUICK = 500
 _AGAIN = 5
@@ -75,8 +78,9 @@ class Decider:
         self._seed = seed
         self._plans: dict[int, Plan] = {}
         self._making: dict[int, asyncio.Task[Plan]] = {}
-        self._recent: dict[_Key, Caps] = {}
-        self._older: dict[_Key, Caps] = {}
+        # Stored on every decision. With more users than fit, medians of CPU time: 3.1 us here, 4.8 us in an LruCache,
+        # 1.5 us in dicts that count no bytes; a decision takes about 130 us.
+        self._last_seen: GenerationCache[_Key, Caps] = GenerationCache(VIEWER_CAPS, _remembered_bytes)
 
     async def plan(self, tenant_id: int) -> Plan:
         """The tenant's plan. While a large one is made anew, beside the loop, the one before it stands in."""
@@ -149,13 +153,11 @@ class Decider:
                 along = caps.beside
                 caps = await self._caps.completed(viewer, plan.kinds, caps)
                 caps.beside = along
-        except Busy:
-            known = self._recent.get(key) or self._older.get(key)
-            metrics.DECIDE_FALLBACK.labels("empty" if known is None else "memory").inc()
-            return known
-        self._recent[key] = caps
-        if len(self._recent) >= _REMEMBERED:
-            self._older, self._recent = self._recent, {}
+        except (Busy, RedisError):
+            last = self._last_seen.get(key)
+            metrics.DECIDE_FALLBACK.labels("empty" if last is None else "memory").inc()
+            return last
+        self._last_seen[key] = caps
         return caps
 
     async def leased(self, plan: Plan, mask: int, slots: Slots, ask: Ask, caps: Caps) -> Shown:
@@ -227,6 +229,11 @@ class Decider:
     def _drawing(self, ask: Ask) -> int:
         text = f"{ask.viewer.tenant_id}\0{ask.now_ms}\0{ask.user}".encode("utf-8", "surrogatepass")
         return int.from_bytes(blake2b(text, digest_size=8, key=self._seed[:64]).digest(), "big")
+
+
+def _remembered_bytes(key: _Key, caps: Caps) -> int:
+    _, user, device, session = key
+    return getsizeof(user) + getsizeof(device) + getsizeof(session) + caps.size
 
 
 def _quick(snapshot: Snapshot, before: Plan | None) -> bool:

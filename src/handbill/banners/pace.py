@@ -7,17 +7,17 @@ question to Redis. When Redis is away everybody passes.
 from __future__ import annotations
 
 from handbill.banners.throttle import Throttle
+from handbill.kit.bounds import RATE_LIMITED_USERS
+from handbill.kit.caches import LruCache
 from handbill.kit.clock import Clock
 from handbill.kit.errors import Throttled
-
-_REMEMBERED = 10_000
 
 
 class Pace:
     def __init__(self, throttle: Throttle, clock: Clock) -> None:
         self._throttle = throttle
         self._clock = clock
-        self._over: dict[str, float] = {}
+        self._over: LruCache[str, float] = LruCache(RATE_LIMITED_USERS)
 
     def passes(self, tenant_id: int, user: str) -> bool:
         """True when one more question passes from memory; if not, `take` asks."""
@@ -29,8 +29,6 @@ class Pace:
         try:
             await self._throttle.take(name, 1)
         except Throttled as error:
-            if len(self._over) >= _REMEMBERED:
-                self._over.clear()
             self._over[name] = self._clock.monotonic() + (error.retry_after or 0.0)
             raise Throttled(
                 "This user asks for decisions too often; nothing was decided.",
@@ -40,4 +38,5 @@ class Pace:
 
     def over(self, tenant_id: int, user: str) -> bool:
         """Whether this process has told the user to wait and the time is not over; asking changes nothing."""
-        return self._clock.monotonic() < self._over.get(f"user:{tenant_id}:{user}", 0.0)
+        until: float = self._over.get(f"user:{tenant_id}:{user}", 0.0)
+        return self._clock.monotonic() < until

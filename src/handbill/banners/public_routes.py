@@ -46,8 +46,7 @@ async def follow(
     request: Request[Any, Any, Any], banners: Banners, token: FromPath[str], click_id: ClickId = None
 ) -> Response[None]:
     """Count a click on a decided banner, once, and go where the banner leads."""
-    agent = request.headers.get("user-agent", "")
-    marks = (BOT,) if is_bot(agent) else ()
+    marks = (BOT,) if is_bot(request.headers.get("user-agent", "")) else ()
     untracked = request.headers.get("dnt") == "1" or request.headers.get("sec-gpc") == "1"
     address = request.scope["state"]["client_ip"]
     target = await banners.show.public.follow(token, click_id, address, marks, untracked=untracked)

@@ -10,7 +10,7 @@ import secrets
 import msgspec
 
 from handbill.banners import docs, wire
-from handbill.banners.callers import caller, query_of
+from handbill.banners.callers import caller, query_of, text_of
 from handbill.banners.catalogue import Catalogue
 from handbill.banners.decide import Ask, Decider, Shown, Slots
 from handbill.banners.explain import Explainer, reader
@@ -23,12 +23,12 @@ from handbill.banners.tracking import check_type
 from handbill.banners.wire import ContextIn, DecideIn
 from handbill.caps.model import Viewer
 from handbill.caps.service import CapsService
+from handbill.kit.bounds import ID_MAX
 from handbill.kit.clock import Clock
 from handbill.kit.errors import Fault, Forbidden, Invalid
 from handbill.kit.fast import FastReply, FastRequest, FastRoute
 from handbill.tenants.service import Directory
 
-_ID_MAX = 200
 _BODY_LIMIT = 64 << 10
 _ALL = 1_000
 _NO_STORE = ((b"cache-control", b"no-store"),)
@@ -69,8 +69,8 @@ class Serving:
         plan = await self._decider.plan(who.tenant_id)
         placement = query.get("placement")
         slot = plan.slot(placement) if placement is not None else plan.anywhere
-        context = ContextIn(language=query.get("language"), country=query.get("country"))
-        viewer = Viewer(who.tenant_id, user, query.get("device_id") or None, query.get("session_id") or None)
+        context = ContextIn(language=text_of(query, "language"), country=text_of(query, "country"))
+        viewer = Viewer(who.tenant_id, user, text_of(query, "device_id") or None, text_of(query, "session_id") or None)
         ask = await self._ask(plan, viewer, context, request)
         shown = await self._decider.decided(plan, [(slot, _ALL)], ask)
         ids = wire.Shown([entry.banner.public_id for entry in shown.entries[0]], user)
@@ -158,9 +158,9 @@ def _user(subject: str | None, sent: str | None) -> str:
         if sent is not None and sent != subject:
             raise Forbidden("user_id is not the subject of the token.", code="NOT_YOUR_USER")
         return subject
-    if not sent or len(sent) > _ID_MAX:
+    if not sent or len(sent) > ID_MAX:
         raise Invalid(
             "Say for whom: a user's token, or user_id beside the write key.",
-            faults=[Fault("user_id", f"must have 1 to {_ID_MAX} characters")],
+            faults=[Fault("user_id", f"must have 1 to {ID_MAX} characters")],
         )
     return sent

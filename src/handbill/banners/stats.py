@@ -19,6 +19,7 @@ from handbill.infra import sqlfiles
 from handbill.infra.postgres import Database, Tx
 from handbill.kit.clock import Clock
 from handbill.kit.errors import Fault, Invalid
+from handbill.kit.zones import find_zone
 from handbill.tenants.service import Directory
 
 S = sqlfiles.load("handbill.banners")
@@ -119,12 +120,10 @@ class Stats:
 
     async def _zone(self, tenant: int, query: StatsQuery) -> zoneinfo.ZoneInfo:
         name = query.zone or (await self._directory.profile(tenant)).tenant.time_zone
-        try:
-            return zoneinfo.ZoneInfo(name)
-        except (zoneinfo.ZoneInfoNotFoundError, ValueError):
-            raise Invalid(
-                f"{name!r} is no time zone.", faults=[Fault("zone", "must be a name such as Europe/Paris")]
-            ) from None
+        zone = find_zone(name)
+        if zone is None:
+            raise Invalid("`zone` is no time zone.", faults=[Fault("zone", "must be a name such as Europe/Paris")])
+        return zone
 
     async def _numbers(self, tx: Tx, tenant: int, query: StatsQuery) -> list[list[int] | None]:
         """Our numbers for the public ids asked for; an unknown one matches nothing."""

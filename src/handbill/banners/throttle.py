@@ -11,17 +11,19 @@ the journal behind it has its own guard.
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from dataclasses import dataclass
+from sys import getsizeof
 
 import msgspec
 
 from handbill.infra.redis import Keys, Redis
+from handbill.kit.bounds import TOKEN_BUCKETS
+from handbill.kit.caches import LruCache
 from handbill.kit.clock import Clock
 from handbill.kit.errors import Busy, Throttled
 from handbill.kit.telemetry import metrics
 
-_ADDRESSES = 50_000
+_BUCKET_BYTES = 250
 
 # GCRA: the key holds the time at which the bucket would be full again. Grants what fits, at least `need` or nothing.
 _TAKE = """
@@ -70,7 +72,8 @@ class Throttle:
         self._credit = min(self._policy.credit, self._policy.limit)
         self._rate = self._policy.limit / self._policy.window_s
         self._script = redis.script(_TAKE)
-        self._purses: OrderedDict[str, _Purse] = OrderedDict()
+        self._purses: LruCache[str, _Purse] = LruCache(TOKEN_BUCKETS, _bucket_bytes)
+        """An address that is pushed out is new again when it comes back: it has its credit, which is on its side."""
 
     async def take(self, address: str, cost: int) -> None:
         """Returns when the address may send `cost` events; raises Throttled when it may not."""
@@ -122,14 +125,14 @@ class Throttle:
         return max(0.0, purse.owed - (now - purse.since) * self._rate)
 
     def _purse(self, address: str) -> _Purse:
-        purse = self._purses.get(address)
+        purse: _Purse | None = self._purses.get(address)
         if purse is None:
             purse = self._purses[address] = _Purse(self._credit, self._clock.monotonic())
-            if len(self._purses) > _ADDRESSES:
-                self._purses.popitem(last=False)
-        else:
-            self._purses.move_to_end(address)
         return purse
+
+
+def _bucket_bytes(address: str, _: _Purse) -> int:
+    return getsizeof(address) + _BUCKET_BYTES
 
 
 def _refused(wait: float) -> Throttled:

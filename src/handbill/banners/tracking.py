@@ -19,7 +19,7 @@ from handbill.banners.throttle import Throttle
 from handbill.banners.wire import Accepted, BatchAccepted, BatchData, ClickIn, ImpressionIn, Rejected
 from handbill.events.model import HORIZON_DAYS, Click, Dropped, Event, Impression, Reason
 from handbill.events.service import EventsService
-from handbill.kit.agents import device_of, is_bot
+from handbill.kit.agents import device_of, from_header, is_bot
 from handbill.kit.clock import Clock
 from handbill.kit.errors import HandbillError, Invalid, NotFound, Unsupported
 from handbill.kit.fast import FastDoc, FastHandler, FastReply, FastRequest, FastRoute
@@ -173,12 +173,11 @@ async def accept_batch(
 
 
 def marks_of(request: FastRequest) -> tuple[str, ...]:
-    agent = request.headers.get(b"user-agent", b"")
-    return (BOT,) if is_bot(agent.decode("latin-1")) else ()
+    return (BOT,) if is_bot(from_header(request.headers.get(b"user-agent", b""))) else ()
 
 
 def _device(sent: str | None, request: FastRequest) -> str | None:
-    return sent or device_of(request.headers.get(b"user-agent", b"").decode("latin-1"))
+    return sent or device_of(from_header(request.headers.get(b"user-agent", b"")))
 
 
 def _impression(

@@ -14,6 +14,7 @@ from uuid import UUID
 import msgspec
 from msgspec import Meta
 
+from handbill.kit.bounds import CUSTOM_VALUE_MAX
 from handbill.kit.clock import to_ms
 from handbill.kit.errors import Fault, Invalid
 
@@ -24,6 +25,7 @@ Country = Annotated[str, Meta(pattern="^[A-Za-z]{2}$", description="Two letters,
 When = Annotated[datetime, Meta(tz=True, description="A time with its zone; missing or future: when received")]
 Zone = Annotated[str, Meta(max_length=100, description="A time zone by its name, e.g. Europe/Amsterdam")]
 CustomKey = Annotated[str, Meta(min_length=1, max_length=100)]
+CustomText = Annotated[str, Meta(max_length=CUSTOM_VALUE_MAX)]
 BATCH_MAX = 500
 
 
@@ -98,7 +100,7 @@ class ContextIn(msgspec.Struct, frozen=True):
     language: Short | None = None
     time_zone: Zone | None = None
     user_agent: Annotated[str, Meta(max_length=1000)] | None = None
-    custom: Annotated[dict[CustomKey, str | float | bool], Meta(max_length=50)] = {}
+    custom: Annotated[dict[CustomKey, CustomText | float | bool], Meta(max_length=50)] = {}
     consent: Annotated[list[Short], Meta(max_length=50)] = []
 
 

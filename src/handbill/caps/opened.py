@@ -8,6 +8,9 @@ from handbill.caps.model import By, Change, Rule, Subject, Verdict
 from handbill.caps.packed import Shelf
 from handbill.caps.window import needs_history
 
+_CAPS_BYTES = 600
+_CHANGE_BYTES = 300
+
 
 class Caps:
     """The values that bind one viewer: the user's, the device's, the session's, in the order of `By`.
@@ -23,6 +26,20 @@ class Caps:
         self.sure = sure
         self.told = told
         self.beside: tuple[bytes | None, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it holds in memory, for a cache that counts them."""
+        size = _CAPS_BYTES
+        for shelf in self.shelves:
+            if shelf.value:
+                size += shelf.size
+        for value in self.beside:
+            if value is not None:
+                size += len(value)
+        if self.told:
+            size += _CHANGE_BYTES * sum(map(len, self.told.values()))
+        return size
 
     def free(self, rules: Sequence[Rule], now_ms: int) -> bool:
         """The hot path: whether every window of every rule has room. A scope that is not there has no views."""

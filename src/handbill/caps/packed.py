@@ -21,6 +21,8 @@ from handbill.caps.window import verdict
 VERSION = 1
 RECORD = 9
 _ENDLESS, _WIDE = 0x80, 0x40
+_SCOPE_BYTES = 250
+"""What one scope takes in memory beside its packed bytes: a place in a dict, a tuple and its numbers."""
 
 
 class Malformed(ValueError):
@@ -97,6 +99,11 @@ class Shelf:
 
     def __contains__(self, scope: int) -> bool:
         return scope in self._at
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it holds in memory."""
+        return len(self.value) + _SCOPE_BYTES * len(self._at)
 
     def scopes(self) -> list[int]:
         return list(self._at)

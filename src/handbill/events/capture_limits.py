@@ -7,17 +7,17 @@ too large to be ever taken. When Redis is away everybody passes; the journal beh
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import dataclass
 
 import msgspec
 
 from handbill.infra.redis import Keys, Redis
+from handbill.kit.bounds import TENANT_QUOTAS
+from handbill.kit.caches import LruCache
 from handbill.kit.clock import Clock
 from handbill.kit.errors import Busy, Throttled
 from handbill.kit.telemetry import metrics
 
-_TENANTS = 10_000
 _DAY_MS = 86_400_000
 _BURST_MS = 1_000
 _REFUSED_S = 1.0
@@ -92,7 +92,8 @@ class Allowance:
         self._keys = keys
         self._clock = clock
         self._script = redis.script(_TAKE)
-        self._purses: OrderedDict[int, _Purse] = OrderedDict()
+        self._purses: LruCache[int, _Purse] = LruCache(TENANT_QUOTAS)
+        """What a tenant that is pushed out had left is lost to it for the day: at most what is taken at a time."""
 
     async def admits(self, tenant: int, count: int, limits: Limits) -> bool:
         """May these events come in? False when the day's quota is used up; Throttled when they come too fast."""
@@ -131,12 +132,9 @@ class Allowance:
     def _purse(self, tenant: int, limits: Limits) -> _Purse:
         """What is held for this tenant; empty when a day has ended, or its limits have changed."""
         day = self._clock.now_ms() // _DAY_MS
-        purse = self._purses.get(tenant)
+        purse: _Purse | None = self._purses.get(tenant)
         if purse is None or purse.limits != limits or purse.day != day:
             purse = self._purses[tenant] = _Purse(limits, day)
-            self._purses.move_to_end(tenant)
-            if len(self._purses) > _TENANTS:
-                self._purses.popitem(last=False)
         return purse
 
 

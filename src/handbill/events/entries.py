@@ -10,6 +10,8 @@ from handbill.events.dialects.canon import Moment, Refused, Terms
 from handbill.events.dialects.flat import DIALECT, flat_event
 from handbill.events.model import HORIZON_DAYS, CapturedEvent, Reason
 from handbill.events.reader import ParkedBody
+from handbill.kit.bounds import ID_MAX, PROJECTS
+from handbill.kit.caches import TtlCache
 from handbill.kit.clock import Clock, to_ms
 from handbill.kit.errors import Forbidden, NotFound
 from handbill.tenants.service import TenantService
@@ -32,7 +34,7 @@ class Entries:
     def __init__(self, tenants: TenantService, clock: Clock) -> None:
         self._tenants = tenants
         self._clock = clock
-        self._projects: dict[str, tuple[int | None, float]] = {}
+        self._projects: TtlCache[str, int | None] = TtlCache(PROJECTS, _FRESH_S, clock.monotonic)
 
     async def event(self, sent: Mapping[str, str], entry: str, received: int) -> CapturedEvent:
         """Raises NoEvent with the reason."""
@@ -77,24 +79,23 @@ class Entries:
                 raise _unknown("the write key is not known")
             return principal.tenant_id
         name = sent.get("project_id") or sent.get("tenant_id") or ""
-        number, until = self._projects.get(name, (None, 0.0))
-        if self._clock.monotonic() >= until:
-            number = await self._project(name)
-            if len(self._projects) > 10_000:
-                self._projects.clear()
-            self._projects[name] = (number, self._clock.monotonic() + _FRESH_S)
+        number = await self._project(name) if 0 < len(name) <= ID_MAX else None
         if number is None:
             raise _unknown("the project is not known, or suspended")
         return number
 
     async def _project(self, name: str) -> int | None:
-        if not name or len(name) > 200:
-            return None
+        """The tenant's number, as it was a few seconds ago at the most."""
+        if name in self._projects:
+            return self._projects[name]
         try:
             tenant = await self._tenants.find_tenant(name)
         except NotFound:
-            return None
-        return None if tenant.status == "suspended" else tenant.tenant_id
+            number = None
+        else:
+            number = None if tenant.status == "suspended" else tenant.tenant_id
+        self._projects[name] = number
+        return number
 
 
 def received_at(added: int, now: int) -> int:

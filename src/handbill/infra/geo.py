@@ -12,13 +12,14 @@ import gzip
 import io
 import os
 import tarfile
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import maxminddb
 
+from handbill.kit.bounds import ADDRESS_TEXT_MAX, COUNTRIES
+from handbill.kit.caches import Memo
 from handbill.kit.clock import Clock, SystemClock
 from handbill.kit.telemetry import logs, metrics
 
@@ -30,7 +31,6 @@ FRESH_S = 30 * 86_400.0
 LOOK_S = 3_600.0
 _TIMEOUT = aiohttp.ClientTimeout(total=120)
 _LARGEST = 512 << 20
-_REMEMBERED = 50_000
 
 
 class Unreadable(Exception):
@@ -50,8 +50,7 @@ class Countries:
         self._reader: maxminddb.Reader | None = None
         self._loaded = 0
         self._task: asyncio.Task[None] | None = None
-        self.of = lru_cache(maxsize=_REMEMBERED)(self._look)
-        """The country of an address in two small letters; None when nobody knows."""
+        self._countries = Memo(self._look, COUNTRIES)
 
     async def start(self) -> None:
         if self._path is None:
@@ -67,7 +66,11 @@ class Countries:
         if self._reader is not None:
             self._reader.close()
             self._reader = None
-            self.of.cache_clear()
+            self._countries.clear()
+
+    def of(self, address: str) -> str | None:
+        """The country of an address in two small letters; None when nobody knows, or when it is no address."""
+        return self._countries(address) if len(address) <= ADDRESS_TEXT_MAX else None
 
     def _look(self, address: str) -> str | None:
         if self._reader is None:
@@ -94,7 +97,7 @@ class Countries:
             _log.error("geo-unreadable", path=str(self._path), reason=str(error), detail="the last good file stands")
             return False
         old, self._reader, self._loaded = self._reader, reader, changed
-        self.of.cache_clear()
+        self._countries.clear()
         if old is not None:
             old.close()
         _log.info("geo-loaded", kind=reader.metadata().database_type, built=reader.metadata().build_epoch)

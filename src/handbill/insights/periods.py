@@ -11,6 +11,7 @@ from datetime import UTC, date, datetime, time, timedelta
 
 from handbill.insights.model import MOST_DAYS, MOST_POINTS, Interval
 from handbill.kit.errors import Fault, Invalid
+from handbill.kit.zones import find_zone
 
 EARLIEST = date(1971, 1, 1)
 LATEST = date(2200, 1, 1)
@@ -18,12 +19,10 @@ _HOUR = timedelta(hours=1)
 
 
 def zone_named(name: str) -> zoneinfo.ZoneInfo:
-    try:
-        return zoneinfo.ZoneInfo(name)
-    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
-        raise Invalid(
-            f"{name!r} is no time zone.", faults=[Fault("zone", "must be a name such as Europe/Paris")]
-        ) from None
+    zone = find_zone(name)
+    if zone is None:
+        raise Invalid("`zone` is no time zone.", faults=[Fault("zone", "must be a name such as Europe/Paris")])
+    return zone
 
 
 def check_range(start: date, end: date, most_days: int = MOST_DAYS) -> None:

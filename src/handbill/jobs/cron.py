@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from zoneinfo import ZoneInfo
 
 import msgpack
 import msgspec
@@ -23,6 +23,7 @@ from handbill.jobs.queue import Queue, Queues, pairs
 from handbill.kit.clock import from_ms, to_ms
 from handbill.kit.errors import Conflict, Fault, Invalid
 from handbill.kit.telemetry import logs
+from handbill.kit.zones import find_zone
 
 _log = logs.get("jobs.cron")
 
@@ -64,18 +65,25 @@ class Scheduled(msgspec.Struct, frozen=True, kw_only=True):
 def next_slot(pattern: str, zone: str | None, after_ms: int) -> int | None:
     """The first time of the pattern after the given one, in milliseconds; None when there is none in fifty years."""
     try:
-        where = ZoneInfo(zone) if zone else UTC
+        where = _zone(zone) if zone else UTC
         after = from_ms(after_ms).astimezone(where)
         found: datetime = next(CronSim(pattern, after))
     except StopIteration:
         return None
-    except (CronSimError, ZoneInfoNotFoundError, ValueError, OSError) as error:
+    except (CronSimError, ValueError) as error:
         raise Invalid(
             f"not a schedule: {pattern!r} in {zone or 'UTC'}",
             code="SCHEDULE_INVALID",
             faults=[Fault("cron", str(error) or type(error).__name__)],
         ) from error
     return to_ms(found.astimezone(UTC))
+
+
+def _zone(name: str) -> ZoneInfo:
+    zone = find_zone(name)
+    if zone is None:
+        raise ValueError("the time zone must be an IANA name, like Europe/Paris")
+    return zone
 
 
 def late_by(scheduler: str, slot_ms: int, jitter_ms: int) -> int:

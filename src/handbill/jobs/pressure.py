@@ -6,17 +6,16 @@ Depth and age are each tenant's own in each queue: one tenant's pile never makes
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 
 import msgspec
 
 from handbill.infra.postgres import Database
 from handbill.jobs import store
+from handbill.kit.bounds import QUEUE_LOADS
+from handbill.kit.caches import LruCache
 from handbill.kit.clock import Clock, SystemClock
 from handbill.kit.errors import Throttled
 from handbill.kit.telemetry import metrics
-
-REMEMBERED = 10_000
 
 
 class PressureLimits(msgspec.Struct, frozen=True):
@@ -49,7 +48,7 @@ class Pressure:
         self._database = database
         self.limits = limits or PressureLimits()
         self._clock = clock or SystemClock()
-        self._known: OrderedDict[tuple[str, int | None], tuple[float, asyncio.Future[Load]]] = OrderedDict()
+        self._known: LruCache[tuple[str, int | None], tuple[float, asyncio.Future[Load]]] = LruCache(QUEUE_LOADS)
 
     async def check(self, queue: str, tenant_id: int | None) -> None:
         """Raise Throttled when this tenant's pile in this queue is too high or too old. Nothing was stored."""
@@ -70,9 +69,6 @@ class Pressure:
             return await asyncio.shield(known[1])
         asked = asyncio.ensure_future(self._measure(queue, tenant_id))
         self._known[key] = (now, asked)
-        self._known.move_to_end(key)
-        while len(self._known) > REMEMBERED:
-            self._known.popitem(last=False)
         return await asyncio.shield(asked)
 
     async def _measure(self, queue: str, tenant_id: int | None) -> Load:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from sys import getsizeof
 from typing import Any
 
 import msgpack
@@ -15,10 +16,14 @@ from handbill.jobs.keys import QueueKeys
 from handbill.jobs.limits import Limits
 from handbill.jobs.model import Added, Counts, Job, JobOptions, Minutes, NewJob, State, read_job
 from handbill.jobs.wire import from_wire, to_wire
+from handbill.kit.bounds import QUEUES
+from handbill.kit.caches import LruCache
 from handbill.kit.clock import Clock, SystemClock
 from handbill.kit.errors import Conflict, HandbillError, Invalid, NotFound
 
 BATCH = 1_000
+_QUEUE_BYTES = 4_000
+"""What a `Queue` takes in memory, mostly the names of its keys."""
 Jobs = list[Job]
 Texts = list[str]
 _PLAIN = JobOptions()
@@ -37,10 +42,10 @@ class Queues:
         self.prefix = prefix
         self.clock = clock or SystemClock()
         self.limits = Limits(redis, prefix=prefix)
-        self._queues: dict[str, Queue] = {}
+        self._queues: LruCache[str, Queue] = LruCache(QUEUES, lambda name, _: getsizeof(name) + _QUEUE_BYTES)
 
     def queue(self, name: str) -> Queue:
-        found = self._queues.get(name)
+        found: Queue | None = self._queues.get(name)
         if found is None:
             if not name or ":" in name or "{" in name:
                 raise Invalid("a queue's name is not empty and has no ':' or '{'", code="QUEUE_INVALID")

@@ -6,8 +6,72 @@ that no honest client reaches; what is longer is refused or cut before anything 
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+
+class CacheLimit(NamedTuple):
+    """The most entries and the most bytes that a cache holds."""
+
+    entries: int
+    bytes: int
+
+
 # --- patterns and the texts they are matched against
 
 # --- packed bodies and JSON
 
 # --- texts that are parsed or remembered, and the caches that remember them
+ID_MAX = 200
+"""Characters of an id that a caller chooses: user, device, session, event."""
+QUERY_MAX = 16_384
+"""Bytes of a query string on a hot route: four ids of 200 characters, each percent-encoded to twelve bytes, fit."""
+QUERY_FIELDS_MAX = 50
+CUSTOM_VALUE_MAX = 2_000
+"""Characters of a text under `context.custom`."""
+USER_AGENT_MAX = 512
+"""Characters of a user agent that are parsed. Browsers inside apps send up to about 400."""
+LANGUAGE_MAX = 200
+"""Bytes of Accept-Language that are looked at: the first language is in the first few."""
+ADDRESS_TEXT_MAX = 64
+"""Characters of an IP address: 39 for the longest of IPv6, and the name of a network interface behind it."""
+FORWARDED_MAX = 2_048
+"""Bytes of X-Forwarded-For that are looked at, from its end: the proxies nearest to us write last."""
+ZONE_NAME_MAX = 64
+"""Characters of the name of a time zone; the longest of IANA has 32."""
+TOKEN_MAX = 8_192
+"""Characters of a JWT."""
+KEY_SET_MAX = 1 << 20
+"""Bytes that a tenant's key set takes in memory."""
+
+USER_AGENTS = CacheLimit(20_000, 24 << 20)
+ZONES = CacheLimit(1_000, 1 << 20)
+MINUTES_OF_WEEK = CacheLimit(5_000, 4 << 20)
+TARGETING_TABLE = CacheLimit(4_096, 2 << 20)
+"""One table of one attribute of one tenant."""
+TARGETING_TABLES_BYTES = 128 << 20
+"""All targeting tables of a process."""
+VIEWER_CAPS = CacheLimit(40_000, 64 << 20)
+PUBLIC_IDS = CacheLimit(10_000, 8 << 20)
+RATE_LIMITED_USERS = CacheLimit(10_000, 8 << 20)
+TOKEN_BUCKETS = CacheLimit(50_000, 48 << 20)
+TENANT_QUOTAS = CacheLimit(10_000, 8 << 20)
+PROJECTS = CacheLimit(10_000, 8 << 20)
+PROFILE_MARKS = CacheLimit(10_000, 32 << 20)
+COMPILED_SEGMENTS = CacheLimit(1_000, 64 << 20)
+STORED_IDS = CacheLimit(100_000, 64 << 20)
+STORED_DEFINITIONS = CacheLimit(100_000, 96 << 20)
+PERSON_IDS = CacheLimit(100_000, 64 << 20)
+USER_TOKENS = CacheLimit(50_000, 48 << 20)
+CREDENTIALS = CacheLimit(100_000, 128 << 20)
+UNKNOWN_CREDENTIALS = CacheLimit(50_000, 32 << 20)
+KEY_SETS = CacheLimit(1_000, 64 << 20)
+FAILED_KEY_SETS = CacheLimit(1_000, 4 << 20)
+QUEUES = CacheLimit(1_000, 8 << 20)
+QUEUE_LOADS = CacheLimit(10_000, 16 << 20)
+COUNTRIES = CacheLimit(50_000, 32 << 20)
+TRUSTED_ADDRESSES = CacheLimit(10_000, 8 << 20)
+PROVIDER_SECRETS = CacheLimit(10_000, 64 << 20)
+CONNECTIONS = CacheLimit(10_000, 8 << 20)
+SENDER_STATES = CacheLimit(10_000, 8 << 20)
+CAMPAIGN_CONTENTS = CacheLimit(1_000, 64 << 20)
+PROVIDER_ADDRESSES = CacheLimit(4_096, 8 << 20)

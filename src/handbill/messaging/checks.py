@@ -6,10 +6,10 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from handbill.kit import pages
 from handbill.kit.errors import Fault, Invalid
+from handbill.kit.zones import find_zone
 from handbill.messaging.plan import Campaign, NewCampaign, UsedText, Verified
 
 FAR = 366 * 2
@@ -80,11 +80,7 @@ def _money(name: str, amount: Decimal, places: int) -> list[Fault]:
 
 
 def is_zone(name: str) -> bool:
-    try:
-        ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError, OSError):
-        return False
-    return True
+    return find_zone(name) is not None
 
 
 def verified(campaign: Campaign, row: dict[str, Any]) -> Verified:

@@ -20,6 +20,8 @@ import msgspec
 from handbill.infra.postgres import Database, Tx
 from handbill.jobs.model import JobOptions
 from handbill.jobs.service import Outbox
+from handbill.kit.bounds import CAMPAIGN_CONTENTS
+from handbill.kit.caches import TtlCache
 from handbill.kit.clock import Clock
 from handbill.kit.errors import Broken, Invalid
 from handbill.kit.ids import Ids
@@ -115,7 +117,9 @@ class Dispatcher:
         self.policy = policy or TurnPolicy()
         self._slots = Slots(self.policy.in_flight)
         self._claiming = asyncio.Semaphore(CLAIMS)
-        self._said: dict[tuple[int, UUID], tuple[float, tuple[Campaign, Template | None]]] = {}
+        self._said: TtlCache[tuple[int, UUID], tuple[Campaign, Template | None]] = TtlCache(
+            CAMPAIGN_CONTENTS, FRESH_S, clock.monotonic
+        )
 
     # --- ringing
 
@@ -236,9 +240,9 @@ class Dispatcher:
         """What the campaigns of these say; remembered for a moment, as every turn asks for the same."""
         found: Words = {}
         for campaign_id in {row.campaign_id for row in rows if row.state == "claimed"}:
-            known = self._said.get((state.tenant_id, campaign_id))
-            if known is not None and self._clock.monotonic() - known[0] < FRESH_S:
-                found[campaign_id] = known[1]
+            cached = self._said.get((state.tenant_id, campaign_id))
+            if cached is not None:
+                found[campaign_id] = cached
                 continue
             campaign = await store.read_campaign(tx, state.tenant_id, campaign_id)
             assert campaign is not None
@@ -248,9 +252,7 @@ class Dispatcher:
                     tx, state.tenant_id, campaign.connection_id, used.name, used.language
                 )
             found[campaign_id] = (campaign, template)
-            if len(self._said) > 1_000:
-                self._said.clear()
-            self._said[(state.tenant_id, campaign_id)] = (self._clock.monotonic(), found[campaign_id])
+            self._said[(state.tenant_id, campaign_id)] = found[campaign_id]
         return found
 
     async def _filled(self, state: _Turn, rows: Sequence[Claimed], words: Words) -> deque[Ready]:

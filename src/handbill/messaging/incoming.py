@@ -6,7 +6,6 @@ Kept before it is answered: after a 200 nothing is lost, whoever dies. Requests 
 from __future__ import annotations
 
 import hashlib
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
@@ -17,6 +16,8 @@ import msgspec
 
 from handbill.infra.postgres import Database
 from handbill.kit import pages
+from handbill.kit.bounds import CONNECTIONS
+from handbill.kit.caches import LruCache, TtlCache
 from handbill.kit.clock import Clock, from_ms, to_ms
 from handbill.kit.errors import Broken, Busy, Fault, Forbidden, Invalid, NotFound, TooLarge
 from handbill.kit.pages import Page
@@ -35,10 +36,10 @@ LARGEST = 3 * 1024 * 1024
 AT_ONCE = 100
 TRIES = 5
 FRESH_S = 30.0
+RENEW_S = 1.0
 ABSENT_S = 1.0
 """A connection that is not there is not looked for again at once, however often somebody knocks."""
 NOBODY = 0
-MOST_HOMES = 10_000
 Verify = Callable[[UUID], str]
 
 
@@ -112,8 +113,8 @@ class Incoming:
         self._hearing = hearing
         self._clock = clock
         self._tries = tries
-        self._homes: OrderedDict[UUID, tuple[float, int]] = OrderedDict()
-        self._renewed: dict[UUID, float] = {}
+        self._homes: LruCache[UUID, tuple[float, int]] = LruCache(CONNECTIONS)
+        self._renewed: TtlCache[UUID, bool] = TtlCache(CONNECTIONS, RENEW_S, clock.monotonic)
         self._groups: dict[int, Group[tuple[bytes, UUID, bytes], bool]] = {}
 
     # --- the door
@@ -168,15 +169,11 @@ class Incoming:
     async def _home(self, connection_id: UUID) -> int:
         """Whose connection it is, remembered for a short while."""
         now = self._clock.monotonic()
-        known = self._homes.get(connection_id)
+        known: tuple[float, int] | None = self._homes.get(connection_id)
         if known is None or now - known[0] >= (FRESH_S if known[1] else ABSENT_S):
             async with self._database.lookup() as tx:
                 known = (now, await tx.fetchval(S.find_connection, connection_id) or NOBODY)
             self._homes[connection_id] = known
-            self._homes.move_to_end(connection_id)
-            if len(self._homes) > MOST_HOMES:
-                gone, _ = self._homes.popitem(last=False)
-                self._renewed.pop(gone, None)
         if known[1] == NOBODY:
             raise NotFound("There is no such connection.", code="CONNECTION_NOT_FOUND")
         return known[1]
@@ -186,10 +183,9 @@ class Incoming:
         account = Account(tenant_id, "", "", str(connection_id))
         if webhooks.signed(await self._secrets(account), body, signature):
             return True
-        now = self._clock.monotonic()
-        if signature is None or now - self._renewed.get(connection_id, -1e9) < 1:
+        if signature is None or connection_id in self._renewed:
             return False
-        self._renewed[connection_id] = now
+        self._renewed[connection_id] = True
         self._safe.forget(tenant_id, account.secret)
         return webhooks.signed(await self._secrets(account), body, signature)
 

@@ -9,6 +9,8 @@ from uuid import UUID
 import msgspec
 
 from handbill.infra.postgres import Database
+from handbill.kit.bounds import SENDER_STATES
+from handbill.kit.caches import LruCache
 from handbill.kit.clock import Clock
 from handbill.messaging.consequences import About, Consequences
 from handbill.messaging.errors import Action, Verdict, by_outcome, rule_for
@@ -21,7 +23,6 @@ ODD_CODES = 20
 """So many refusals in a row with one code that no rule knows: the campaign is at fault, not the people."""
 OTHERS = (Action.PAUSE_NUMBER, Action.PAUSE_CAMPAIGN, Action.PAUSE_TENANT, Action.SUPPRESS)
 THROTTLED, UNDELIVERABLE = 130429, 131026
-REMEMBERED = 10_000
 
 
 class Sent(msgspec.Struct, frozen=True):
@@ -54,8 +55,9 @@ class Judge:
         self._database = database
         self._consequences = consequences
         self._clock = clock
-        self._throttles: dict[tuple[int, str], tuple[int, float]] = {}
-        self._odd: dict[UUID, tuple[int, int]] = {}
+        # What is pushed out starts again at one: a pause then comes later, and never without a reason.
+        self._throttles: LruCache[tuple[int, str], tuple[int, float]] = LruCache(SENDER_STATES)
+        self._odd: LruCache[UUID, tuple[int, int]] = LruCache(SENDER_STATES)
 
     async def judged(self, sent: Sent, outcome: Outcome) -> Judged:
         if isinstance(outcome, Accepted):
@@ -92,11 +94,10 @@ class Judge:
         """How often in a row. Requests that were under way together when the number was throttled count as one."""
         if code == THROTTLED:
             key = (sent.tenant_id, sent.number_id)
-            hits, since = self._throttles.get(key, (0, -1.0))
+            last: tuple[int, float] = self._throttles.get(key, (0, -1.0))
+            hits, since = last
             if sent.began > since:
                 hits, since = hits + 1, self._clock.monotonic()
-            if len(self._throttles) > REMEMBERED:
-                self._throttles.clear()
             self._throttles[key] = (hits, since)
             return hits
         if code == UNDELIVERABLE:
@@ -111,8 +112,6 @@ class Judge:
             return verdict
         known, count = self._odd.get(sent.campaign_id, (code, 0))
         count = count + 1 if known == code else 1
-        if len(self._odd) > REMEMBERED:
-            self._odd.clear()
         self._odd[sent.campaign_id] = (code, count)
         if count < ODD_CODES:
             return verdict

@@ -14,6 +14,8 @@ from importlib.resources import files
 import msgspec
 
 from handbill.infra.redis import Keys, Redis
+from handbill.kit.bounds import SENDER_STATES
+from handbill.kit.caches import LruCache
 from handbill.kit.clock import Clock
 from handbill.messaging.limits import PAIR_KEPT, SECOND_US, Pace, number_pace, take
 
@@ -85,7 +87,7 @@ class Pacer:
         self._keys = keys
         self._clock = clock
         self._pair = pair
-        self._gates: dict[tuple[int, str], Gate] = {}
+        self._gates: LruCache[tuple[int, str], Gate] = LruCache(SENDER_STATES)
 
     async def take(
         self, tenant_id: int, number_id: str, addresses: Sequence[str], *, per_second: int, tenant_per_second: int
@@ -103,11 +105,9 @@ class Pacer:
     async def gate(self, tenant_id: int, number_id: str, per_second: int) -> None:
         """Pass, a moment later if others of the same number passed just now."""
         key = (tenant_id, number_id)
-        gate = self._gates.get(key)
+        gate: Gate | None = self._gates.get(key)
         pace = gate_pace(per_second)
         if gate is None or gate.pace != pace:
-            if len(self._gates) > 10_000:
-                self._gates.clear()
             gate = self._gates[key] = Gate(pace)
         wait_us = gate.wait_us(int(self._clock.monotonic() * SECOND_US))
         if wait_us > 0:

@@ -6,13 +6,15 @@ a busy event writes its definition once an hour instead of once a batch.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
+from sys import getsizeof
 from typing import NamedTuple
 
 import msgspec
 
+from handbill.kit.bounds import STORED_DEFINITIONS, CacheLimit
+from handbill.kit.caches import GenerationCache
 from handbill.people.raw import values
 from handbill.people.types import ValueType, detect, join
 
@@ -136,11 +138,12 @@ class Remembered:
     fact. Entries end after about an hour, each at its own time, so that one deleted by hand comes back.
     """
 
-    def __init__(self, jitter: Callable[[], float], *, limit: int = 100_000, keep_ms: int = HOUR_MS) -> None:
+    def __init__(
+        self, jitter: Callable[[], float], *, limit: CacheLimit = STORED_DEFINITIONS, keep_ms: int = HOUR_MS
+    ) -> None:
         self._jitter = jitter
-        self._limit = limit
         self._keep_ms = keep_ms
-        self._known: OrderedDict[Name, tuple[Seen, float]] = OrderedDict()
+        self._stored: GenerationCache[Name, tuple[Seen, float]] = GenerationCache(limit, _entry_bytes)
 
     def news(self, seen: Mapping[Name, Seen], now_ms: int) -> dict[Name, Seen]:
         """What must be written, in the order of names, so that two batches never wait for each other in a circle."""
@@ -149,15 +152,17 @@ class Remembered:
     def learn(self, stored: Iterable[tuple[Name, Seen]], now_ms: int) -> None:
         """After the commit, never before it."""
         for name, seen in stored:
-            known = self._known.pop(name, None)
-            whole = seen if known is None else both(known[0], seen)
-            self._known[name] = (whole, now_ms + self._keep_ms * (0.5 + 0.5 * self._jitter()))
-        while len(self._known) > self._limit:
-            self._known.popitem(last=False)
+            before = self._stored.get(name)
+            whole = seen if before is None else both(before[0], seen)
+            self._stored[name] = (whole, now_ms + self._keep_ms * (0.5 + 0.5 * self._jitter()))
 
     def _covers(self, name: Name, seen: Seen, now_ms: int) -> bool:
-        known = self._known.get(name)
-        return known is not None and now_ms < known[1] and both(known[0], seen) == known[0]
+        stored = self._stored.get(name)
+        return stored is not None and now_ms < stored[1] and both(stored[0], seen) == stored[0]
+
+
+def _entry_bytes(name: Name, _: tuple[Seen, float]) -> int:
+    return getsizeof(name.event) + getsizeof(name.property) + 300
 
 
 def _fits(name: str) -> bool:

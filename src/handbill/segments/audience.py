@@ -7,8 +7,12 @@ from uuid import UUID
 
 import msgspec
 
+from handbill.kit.bounds import COMPILED_SEGMENTS
+from handbill.kit.caches import LruCache
 from handbill.segments.model import Segment
 from handbill.segments.rules import Node, leaves, read
+
+_Versions = tuple[tuple[int, int], ...]
 
 
 class Compiled(msgspec.Struct, frozen=True):
@@ -60,17 +64,14 @@ def dependents(segments: Sequence[Segment], changed: UUID) -> list[Segment]:
 class Compiler:
     """Remembers what it compiled as long as no segment of the tenant has changed. Bounded."""
 
-    def __init__(self, limit: int = 1_000) -> None:
-        self._limit = limit
-        self._known: dict[int, tuple[tuple[tuple[int, int], ...], tuple[Compiled, ...]]] = {}
+    def __init__(self) -> None:
+        self._cache: LruCache[int, tuple[_Versions, tuple[Compiled, ...]]] = LruCache(COMPILED_SEGMENTS)
 
     def of(self, tenant_id: int, segments: Sequence[Segment]) -> tuple[Compiled, ...]:
         versions = tuple((segment.id, segment.version) for segment in segments)
-        known = self._known.get(tenant_id)
-        if known is not None and known[0] == versions:
-            return known[1]
+        cached: tuple[_Versions, tuple[Compiled, ...]] | None = self._cache.get(tenant_id)
+        if cached is not None and cached[0] == versions:
+            return cached[1]
         made = compiled(segments)
-        if len(self._known) >= self._limit:
-            self._known.clear()
-        self._known[tenant_id] = (versions, made)
+        self._cache[tenant_id] = (versions, made)
         return made

@@ -6,6 +6,8 @@ import asyncio
 from typing import Any
 
 from handbill.infra.postgres import Database
+from handbill.kit.bounds import PROFILE_MARKS
+from handbill.kit.caches import LruCache
 from handbill.kit.errors import HandbillError
 from handbill.kit.telemetry import logs, metrics
 from handbill.segments import store
@@ -27,7 +29,7 @@ class Known:
         self._turn = asyncio.Semaphore(at_once)
         self._waiting = waiting
         self._filling: dict[tuple[int, str], asyncio.Task[None]] = {}
-        self._marks: dict[int, tuple[bytes, frozenset[str]]] = {}
+        self._marks: LruCache[int, tuple[bytes, frozenset[str]]] = LruCache(PROFILE_MARKS)
 
     def keys(self, tenant_id: int, user: str) -> tuple[bytes, bytes]:
         """The two keys to read beside the caps."""
@@ -79,9 +81,7 @@ class Known:
             _log.warning("projection-fill-failed", tenant=tenant_id, code=error.code)
 
     def _named(self, tenant_id: int, mark: bytes) -> frozenset[str]:
-        known = self._marks.get(tenant_id)
-        if known is None or known[0] != mark:
-            if len(self._marks) >= 10_000:
-                self._marks.clear()
-            known = self._marks[tenant_id] = (mark, named(mark))
-        return known[1]
+        cached: tuple[bytes, frozenset[str]] | None = self._marks.get(tenant_id)
+        if cached is None or cached[0] != mark:
+            cached = self._marks[tenant_id] = (mark, named(mark))
+        return cached[1]

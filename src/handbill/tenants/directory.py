@@ -15,6 +15,8 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from handbill.infra.postgres import Database
+from handbill.kit.bounds import CREDENTIALS, UNKNOWN_CREDENTIALS
+from handbill.kit.caches import LruCache
 from handbill.kit.clock import Clock
 from handbill.kit.errors import Busy, Forbidden, Unauthorized
 from handbill.kit.telemetry import logs, metrics
@@ -28,7 +30,6 @@ UNKNOWN_S = 1.0
 STALE_S = 600.0
 ASK_AGAIN_S = 2.0
 """While PostgreSQL is away, one request in so many seconds finds out whether it is back."""
-MOST = 100_000
 
 log = logs.get("tenants")
 T = TypeVar("T")
@@ -72,7 +73,9 @@ class Directory:
         self._keysets = keysets
         self._clock = clock
         self._fresh_s = fresh_s
-        self._found: dict[bytes, _Found] = {}
+        self._found: LruCache[bytes, _Found] = LruCache(CREDENTIALS, _entry_bytes)
+        self._unknown: LruCache[bytes, _Found] = LruCache(UNKNOWN_CREDENTIALS, _entry_bytes)
+        """Apart from the others, so that keys that somebody makes up push no real one out."""
         self._profiles: dict[int, tuple[Profile, float]] = {}
         self._flights: dict[bytes, asyncio.Future[_Found]] = {}
         self._generation = 0
@@ -119,6 +122,7 @@ class Directory:
         """The tenant's own user behind a JWT. Raises Unauthorized (BAD_TOKEN) when it does not hold."""
         profile = await self.profile(tenant_id)
         _refuse_suspended(profile.tenant.status == "suspended")
+        jwt.check_length(token)
         version = profile.settings.version
         verified = self._tokens.find(tenant_id, version, token)
         if verified is None:
@@ -144,11 +148,12 @@ class Directory:
         self._flights.clear()  # whoever asks from now on asks anew
         if tenant_id is None:
             self._found.clear()
+            self._unknown.clear()
             self._profiles.clear()
             return
         self._profiles.pop(tenant_id, None)
-        for digest in [d for d, found in self._found.items() if found.tenant_id in (0, tenant_id)]:
-            del self._found[digest]
+        self._unknown.clear()
+        self._found.discard(lambda found: found.tenant_id == tenant_id)
 
     async def listen(self, told: Told) -> None:
         """Forgets what it hears of, until cancelled. After a reconnect it forgets all: it may have missed something."""
@@ -162,7 +167,7 @@ class Directory:
         if not key.startswith(prefix) or not keys.well_formed(key):
             return None
         digest = keys.digest(key)
-        found = self._found.get(digest)
+        found: _Found | None = self._found.get(digest) or self._unknown.get(digest)
         if found is None or self._clock.monotonic() >= found.fresh_until:
             found = await self._fresh(digest, prefix, found, load)
         else:
@@ -202,10 +207,13 @@ class Directory:
         found = await self._heard(load(digest))
         metrics.TENANTS_LOOKUPS.labels(prefix[:3], "postgres").inc()
         if generation == self._generation:  # a change that was told meanwhile makes the answer good for one use only
-            if len(self._found) >= MOST:
-                self._found.clear()
-            self._found[digest] = found
+            self._remember(digest, found)
         return found
+
+    def _remember(self, digest: bytes, found: _Found) -> None:
+        here, there = (self._found, self._unknown) if found.principal is not None else (self._unknown, self._found)
+        here[digest] = found
+        there.pop(digest, None)
 
     async def _heard(self, question: Awaitable[T]) -> T:
         """Ask PostgreSQL, and remember whether it answered."""
@@ -288,6 +296,11 @@ class Directory:
         now = self._clock.monotonic()
         stale = now + (STALE_S if lives >= self._fresh_s else lives)
         return _Found(tenant.tenant_id, principal, tenant.status == "suspended", now + lives, stale)
+
+
+def _entry_bytes(_: bytes, found: _Found) -> int:
+    """A key's scopes are counted by their number: most share one set."""
+    return 500 if found.principal is None else 800 + 100 * len(found.principal.scopes)
 
 
 def secret_place(tenant_id: int) -> str:

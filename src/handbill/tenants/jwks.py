@@ -7,71 +7,81 @@ from typing import Any, Protocol
 
 import msgspec
 
+from handbill.kit.bounds import FAILED_KEY_SETS, KEY_SET_MAX, KEY_SETS
+from handbill.kit.caches import LruCache, TtlCache, size_of
 from handbill.kit.clock import Clock
 from handbill.kit.errors import Busy, Invalid
 from handbill.kit.telemetry import metrics
 
 FRESH_S = 600.0
 AGAIN_S = 60.0
-MOST = 1_000
+FAILED_S = 10.0
+"""For so long nobody waits for a URL that has just failed."""
 
 
 class Fetch(Protocol):
     async def get(self, url: str) -> bytes: ...
 
 
-class _Known(msgspec.Struct):
+class _KeySet(msgspec.Struct):
     keys: dict[str, Any]
     fetched_at: float
     tried_at: float
 
 
 class KeySets:
-    """The key sets of all tenants that name a URL, by URL."""
+    """The key sets of all tenants that name a URL, by URL. Whoever asks while a set is fetched waits for that fetch."""
 
     def __init__(self, fetch: Fetch, clock: Clock) -> None:
         self._fetch = fetch
         self._clock = clock
-        self._known: dict[str, _Known] = {}
-        self._locks: dict[str, asyncio.Lock] = {}
+        self._cache: LruCache[str, _KeySet] = LruCache(KEY_SETS)
+        self._failed: TtlCache[str, str] = TtlCache(FAILED_KEY_SETS, FAILED_S, clock.monotonic)
+        self._fetching: dict[str, asyncio.Task[dict[str, Any]]] = {}
 
     async def get(self, url: str, kid: str | None) -> dict[str, Any]:
-        known = self._known.get(url)
-        if known is not None and not self._due(known, kid):
-            return known.keys
-        lock = self._locks.setdefault(url, asyncio.Lock())
-        async with lock:
-            known = self._known.get(url)
-            if known is not None and not self._due(known, kid):
-                return known.keys
-            return await self._refresh(url, known)
+        """The keys at this URL. Raises Busy when there are none and the last fetch failed a few seconds ago."""
+        cached: _KeySet | None = self._cache.get(url)
+        if cached is not None and not self._due(cached, kid):
+            return cached.keys
+        if cached is None and (reason := self._failed.get(url)) is not None:
+            raise _unavailable(reason)
+        task = self._fetching.get(url)
+        if task is None:
+            task = self._fetching[url] = asyncio.create_task(self._refresh(url, cached), name="key-set")
+            task.add_done_callback(lambda done: self._end(url, done))
+        return await asyncio.shield(task)
 
-    def _due(self, known: _Known, kid: str | None) -> bool:
+    def _due(self, cached: _KeySet, kid: str | None) -> bool:
         now = self._clock.monotonic()
-        if now - known.tried_at < AGAIN_S:
+        if now - cached.tried_at < AGAIN_S:
             return False
-        unseen = kid is not None and all(entry.get("kid") != kid for entry in known.keys["keys"])
-        return unseen or now - known.fetched_at >= FRESH_S
+        unseen = kid is not None and all(entry.get("kid") != kid for entry in cached.keys["keys"])
+        return unseen or now - cached.fetched_at >= FRESH_S
 
-    async def _refresh(self, url: str, known: _Known | None) -> dict[str, Any]:
+    async def _refresh(self, url: str, cached: _KeySet | None) -> dict[str, Any]:
         now = self._clock.monotonic()
         try:
             keys = parse(await self._fetch.get(url))
         except (Busy, Invalid) as error:
             metrics.TENANTS_JWKS_FETCHES.labels("failed").inc()
-            if known is None:
-                raise Busy(
-                    f"The tenant's key set could not be fetched: {error.detail}", code="OUTGOING_FAILED", retry_after=60
-                ) from None
-            known.tried_at = now  # fails open on purpose: a key set that was good stays good while its host is away
-            return known.keys
+            if cached is None:
+                self._failed[url] = error.detail
+                raise _unavailable(error.detail) from None
+            cached.tried_at = now  # fails open on purpose: a key set that was good stays good while its host is away
+            return cached.keys
         metrics.TENANTS_JWKS_FETCHES.labels("fetched").inc()
-        if len(self._known) >= MOST and url not in self._known:
-            oldest = min(self._known, key=lambda name: self._known[name].fetched_at)
-            del self._known[oldest]
-            self._locks.pop(oldest, None)
-        self._known[url] = _Known(keys, now, now)
+        self._cache[url] = _KeySet(keys, now, now)
         return keys
+
+    def _end(self, url: str, task: asyncio.Task[dict[str, Any]]) -> None:
+        del self._fetching[url]
+        if not task.cancelled():
+            task.exception()  # read, even if everyone who waited has left
+
+
+def _unavailable(reason: str) -> Busy:
+    return Busy(f"The tenant's key set could not be fetched: {reason}", code="OUTGOING_FAILED", retry_after=60)
 
 
 def parse(body: bytes) -> dict[str, Any]:
@@ -81,6 +91,9 @@ def parse(body: bytes) -> dict[str, Any]:
     except (msgspec.DecodeError, ValueError):
         raise Invalid("The key set is not a JSON object.") from None
     check(keys)
+    keys = {"keys": keys["keys"]}
+    if size_of(keys) > KEY_SET_MAX:
+        raise Invalid(f"The key set takes more than {KEY_SET_MAX} bytes of memory.")
     return keys
 
 

@@ -7,20 +7,19 @@ JWKS tenant only public-key algorithms, so that a public key can never be used a
 from __future__ import annotations
 
 import hashlib
-from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
 import jwt as pyjwt
 import msgspec
 
+from handbill.kit.bounds import ID_MAX, TOKEN_MAX, USER_TOKENS, CacheLimit
+from handbill.kit.caches import LruCache
 from handbill.kit.clock import Clock
 from handbill.kit.errors import Unauthorized
 from handbill.tenants.model import JwtRules
 
 PUBLIC_KEY_ALGORITHMS = ("RS256", "RS384", "RS512", "ES256", "ES384", "PS256", "EdDSA")
-LONGEST = 8192
-REMEMBERED = 50_000
 
 
 class Verified(msgspec.Struct, frozen=True):
@@ -28,40 +27,43 @@ class Verified(msgspec.Struct, frozen=True):
 
     subject: str
     expires_ms: int
-    claims: dict[str, Any]
 
 
 class Memory:
-    """Verified tokens by (tenant, rules' version, digest): a bounded table, oldest out first."""
+    """Verified tokens by (tenant, rules' version, digest): a bounded table, the least recently used out first."""
 
-    def __init__(self, clock: Clock, size: int = REMEMBERED) -> None:
+    def __init__(self, clock: Clock, limit: CacheLimit = USER_TOKENS) -> None:
         self._clock = clock
-        self._size = size
-        self._known: OrderedDict[tuple[int, int, bytes], Verified] = OrderedDict()
+        self._verified: LruCache[tuple[int, int, bytes], Verified] = LruCache(limit)
 
     def find(self, tenant_id: int, version: int, token: str) -> Verified | None:
         key = (tenant_id, version, _digest(token))
-        found = self._known.get(key)
-        if found is None:
+        verified: Verified | None = self._verified.get(key)
+        if verified is not None and verified.expires_ms <= self._clock.now_ms():
+            del self._verified[key]
             return None
-        if found.expires_ms <= self._clock.now_ms():
-            del self._known[key]
-            return None
-        return found
+        return verified
 
     def keep(self, tenant_id: int, version: int, token: str, verified: Verified) -> None:
-        self._known[(tenant_id, version, _digest(token))] = verified
-        while len(self._known) > self._size:
-            self._known.popitem(last=False)
+        self._verified[(tenant_id, version, _digest(token))] = verified
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._verified)
+
+    @property
+    def currsize(self) -> float:
+        return self._verified.currsize
+
+
+def check_length(token: str) -> None:
+    """Raises Unauthorized for a token that is too long to be hashed or parsed."""
+    if len(token) > TOKEN_MAX:
+        raise _refused(f"it is longer than {TOKEN_MAX} characters")
 
 
 def key_id(token: str) -> str | None:
     """The `kid` a token claims to be signed with; only used to choose among the tenant's own keys."""
-    if len(token) > LONGEST:
-        raise _refused("the token is too long")
+    check_length(token)
     try:
         kid = pyjwt.get_unverified_header(token).get("kid")
     except pyjwt.InvalidTokenError:
@@ -125,9 +127,9 @@ def _decode(token: str, key: Any, algorithms: list[str], rules: JwtRules, clock:
         raise _refused("it has expired")
     if now < not_before - rules.leeway_s:
         raise _refused("it is not valid yet")
-    if not isinstance(subject, str) or not 1 <= len(subject) <= 200:
-        raise _refused("its subject is not 1 to 200 characters")
-    return Verified(subject, int((expires + rules.leeway_s) * 1000), claims)
+    if not isinstance(subject, str) or not 1 <= len(subject) <= ID_MAX:
+        raise _refused(f"its subject is not 1 to {ID_MAX} characters")
+    return Verified(subject, int((expires + rules.leeway_s) * 1000))
 
 
 def _digest(token: str) -> bytes:

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Sequence
 from pathlib import Path
 
-from handbill.kit import garbage
+from handbill.kit import agents, garbage
 from handbill.kit.errors import Broken
 from handbill.kit.pulse import Pulse
 from handbill.kit.telemetry import logs
@@ -56,6 +56,7 @@ class Shell:
             await self._stop()
 
     async def _start(self) -> None:
+        agents.warm()
         await self._pages.start()
         await self._house.start("worker")
         self._own.beat()

@@ -7,45 +7,48 @@ the country of the client's address where a GeoIP file is there.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
+from datetime import UTC
 from typing import Any, Protocol
-from zoneinfo import ZoneInfo
 
 import msgspec
-from ua_parser import parse_os, parse_user_agent
 
 from handbill.banners.targeting.patterns import ADDRESS_MAX
-from handbill.kit.agents import device_of
+from handbill.kit.agents import agent_of, device_of, from_header
+from handbill.kit.bounds import LANGUAGE_MAX, MINUTES_OF_WEEK, ZONE_NAME_MAX
+from handbill.kit.caches import GenerationCache
 from handbill.kit.clock import from_ms
+from handbill.kit.zones import find_zone
 
 _UTC = "UTC"
 _SYSTEMS = {"Mac OS X": "macos", "Windows": "windows", "iOS": "ios", "Android": "android", "Chrome OS": "chromeos"}
 _BROWSERS = ("chrome", "firefox", "safari", "edge", "opera", "samsung internet", "ie")
 
 
-@lru_cache(maxsize=20_000)
 def system_of(user_agent: str) -> str | None:
-    found = parse_os(user_agent)
-    return _SYSTEMS.get(found.family, found.family.lower()) if found is not None else None
+    family = agent_of(user_agent).os
+    return _SYSTEMS.get(family, family.lower()) or None
 
 
-@lru_cache(maxsize=20_000)
 def browser_of(user_agent: str) -> str | None:
     """The family in one word: Chrome on a phone is chrome, Mobile Safari is safari."""
-    found = parse_user_agent(user_agent)
-    if found is None:
-        return None
-    family = found.family.lower()
-    return next((name for name in _BROWSERS if name in family), family)
+    family = agent_of(user_agent).browser.lower()
+    for name in _BROWSERS:
+        if name in family:
+            return name
+    return family or None
 
 
-@lru_cache(maxsize=5_000)
-def _minute_of_week(zone: str, minute: int) -> int:
-    try:
-        here = from_ms(minute * 60_000).astimezone(ZoneInfo(zone))
-    except (ValueError, OSError):  # a zone nobody knows, or a name that is no zone
-        return _minute_of_week(_UTC, minute)
-    return here.weekday() * 1_440 + here.hour * 60 + here.minute
+def minute_of_week(zone: str, minute: int) -> int:
+    """Minutes since Monday 00:00 in the zone; in UTC where there is no zone by this name."""
+    key = (zone if len(zone) <= ZONE_NAME_MAX else _UTC, minute)
+    result = _minutes.get(key)
+    if result is None:
+        here = from_ms(minute * 60_000).astimezone(find_zone(zone) or UTC)
+        result = _minutes[key] = here.weekday() * 1_440 + here.hour * 60 + here.minute
+    return result
+
+
+_minutes: GenerationCache[tuple[str, int], int] = GenerationCache(MINUTES_OF_WEEK)
 
 
 class Context(Protocol):
@@ -116,13 +119,14 @@ class Questions:
 
 def _agent(asked: Asked) -> str:
     sent = asked.context.user_agent
-    return sent if sent is not None else asked.headers.get(b"user-agent", b"").decode("latin-1")
+    return sent if sent is not None else from_header(asked.headers.get(b"user-agent", b""))
 
 
 def _language(asked: Asked) -> str | None:
     said = asked.context.language
     if said is None:
-        said = asked.headers.get(b"accept-language", b"").decode("latin-1").partition(",")[0].partition(";")[0]
+        header = asked.headers.get(b"accept-language", b"")[:LANGUAGE_MAX]
+        said = header.decode("latin-1").partition(",")[0].partition(";")[0]
     return said.strip().lower().replace("_", "-") or None
 
 
@@ -145,5 +149,5 @@ _READERS: dict[str, Callable[[Asked], Any]] = {
     "os": lambda asked: system_of(_agent(asked)),
     "browser": lambda asked: browser_of(_agent(asked)),
     "consent": lambda asked: frozenset(asked.context.consent),
-    "moment": lambda asked: _minute_of_week(asked.zone, asked.now_ms // 60_000),
+    "moment": lambda asked: minute_of_week(asked.zone, asked.now_ms // 60_000),
 }

@@ -10,13 +10,16 @@ many banners are left, asked one by one when few are.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from threading import Lock
 from typing import Any
+from weakref import WeakSet
 
 import msgspec
 
 from handbill.banners.targeting.nodes import Node, Values, clauses
+from handbill.kit.bounds import TARGETING_TABLE, TARGETING_TABLES_BYTES
+from handbill.kit.caches import ENTRY_BYTES, ENTRY_SHARE, entry_size
 
-_REMEMBERED = 4_096
 _MANY = 48
 _ADDRESSES = ("url", "referrer")
 
@@ -38,13 +41,16 @@ def clauses_of(rule: Node | None) -> tuple[Clause, ...]:
 class Table:
     """The clauses about one attribute, and which banners each of them rules out where it does not hold."""
 
-    __slots__ = ("_clauses", "attribute", "known")
+    __slots__ = ("__weakref__", "_bytes", "_clauses", "attribute", "known")
 
     def __init__(self, attribute: str, clauses: Mapping[str, tuple[Node, list[int]]]) -> None:
         self.attribute = attribute
         self._clauses = [(node, mask_of(bits)) for node, bits in clauses.values()]
         self.known: dict[Any, int] = {}
-        """What was worked out for a value before."""
+        """What was worked out for a value before. A plain dict that is cleared at its limit: `Index.narrowed` over
+        thirteen tables takes 1.7 us with it and 3.8 us with `kit.caches.LruCache`."""
+        self._bytes = 0
+        _TABLES.join(self)
 
     def ruled_out(self, value: Any) -> int:
         """The banners this value rules out."""
@@ -52,10 +58,27 @@ class Table:
         mask = self.known.get(key)
         if mask is None:
             mask = self._worked_out(value)
-            if len(self.known) >= _REMEMBERED:
-                self.known.clear()
-            self.known[key] = mask
+            self._remember(key, mask)
         return mask
+
+    @property
+    def currsize(self) -> int:
+        """The bytes that the remembered values and their masks take."""
+        return self._bytes
+
+    def clear(self) -> None:
+        self.known.clear()
+        self._bytes = 0
+
+    def _remember(self, key: Any, mask: int) -> None:
+        size = ENTRY_BYTES + entry_size(key, mask)
+        if size > TARGETING_TABLE.bytes // ENTRY_SHARE:
+            return
+        if len(self.known) >= TARGETING_TABLE.entries or self._bytes + size > TARGETING_TABLE.bytes:
+            self.clear()
+        _TABLES.take(size)
+        self.known[key] = mask
+        self._bytes += size
 
     def _worked_out(self, value: Any) -> int:
         values = {self.attribute: value}
@@ -64,6 +87,35 @@ class Table:
             if not node.holds(values):
                 mask |= banners
         return mask
+
+
+class _Tables:
+    """The bytes that all tables of a process hold, in the plans of all tenants. At the limit all are cleared.
+
+    What a table gave back, or took with it when its plan was replaced, still counts: they are cleared too early then,
+    and never too late.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._tables: WeakSet[Table] = WeakSet()
+        self._taken = 0
+        self._lock = Lock()  # large plans are made beside the loop
+
+    def join(self, table: Table) -> None:
+        with self._lock:
+            self._tables.add(table)
+
+    def take(self, size: int) -> None:
+        self._taken += size
+        if self._taken > self._limit:
+            with self._lock:
+                for table in self._tables:
+                    table.clear()
+            self._taken = size
+
+
+_TABLES = _Tables(TARGETING_TABLES_BYTES)
 
 
 class Index:

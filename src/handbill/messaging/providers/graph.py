@@ -14,7 +14,6 @@ import hashlib
 import hmac
 import ipaddress
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -24,6 +23,8 @@ from yarl import URL
 
 from handbill.infra.outgoing import PublicOnly, is_public
 from handbill.kit import crashpoints
+from handbill.kit.bounds import PROVIDER_ADDRESSES
+from handbill.kit.caches import Memo
 from handbill.kit.errors import Invalid
 from handbill.messaging.model import Credentials, Lost, Unwritten
 
@@ -113,14 +114,16 @@ class Graph:
         return self._session
 
 
-@lru_cache(maxsize=4096)
-def _address(root: str, path: str, token: str, app_secret: str | None) -> URL:
+def _build_address(root: str, path: str, token: str, app_secret: str | None) -> URL:
     """With `appsecret_proof`: a token that leaks is then of no use to anybody without the app's secret."""
     url = URL(f"{root}/{path}", encoded=True)
     if not app_secret:
         return url
     proof = hmac.new(app_secret.encode(), token.encode(), hashlib.sha256).hexdigest()
     return url.update_query(appsecret_proof=proof)
+
+
+_address = Memo(_build_address, PROVIDER_ADDRESSES)
 
 
 async def _bounded(reply: aiohttp.ClientResponse) -> bytes:
