@@ -43,8 +43,12 @@ async def test_an_event_brings_its_sender_into_a_segment_and_a_banner_to_its_sen
         assert sent.status == 200
         await eventually(sees, what="the event's sender sees the banner")
 
-        found = (await admin("GET", f"segments/{segment}")).json()
-        assert (found["size"], found["state"]) == (1, "ready")
+        # A decision may see the member before the evaluation of the whole segment has ended.
+        async def evaluated() -> bool:
+            found = (await admin("GET", f"segments/{segment}")).json()
+            return (found["size"], found["state"]) == (1, "ready")
+
+        await eventually(evaluated, what="the segment is evaluated")
         members = (await admin("GET", f"segments/{segment}/members")).json()
         assert [each["named_by"] for each in members["items"]] == ["zoe"]
         why = (await admin("GET", f"segments/{segment}/explain?distinct_id=zoe")).json()

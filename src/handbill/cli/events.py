@@ -137,6 +137,14 @@ def tail(
     with_house(follow)
 
 
+@events.command()
+def lost(limit: Annotated[int, typer.Option(min=1, max=1000)] = 100, as_json: JsonFlag = False) -> None:
+    """Counted events that are not in ClickHouse and cannot be exported any more, the latest first."""
+    rows = with_house(lambda house: house.events.lost(limit=limit))
+    lines = [(row.id, row.lane, row.events, row.created_at, row.lost_at) for row in rows]
+    show(rows, as_json, lambda: table(("batch", "lane", "events", "counted", "found lost"), lines))
+
+
 def _seen(told: Told) -> str:
     """One line for one thing that happened."""
     value = told.value

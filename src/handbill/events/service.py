@@ -82,7 +82,7 @@ class EventsService:
         return sum(events for events, _ in found.values()), max((age for _, age in found.values()), default=0.0)
 
     async def lost(self, *, limit: int = 100) -> list[LostBatch]:
-        """Ranges that the journal lost after they were counted and before ClickHouse had them, the latest first."""
+        """Counted events that neither ClickHouse nor the journal has, batch by batch, the latest first."""
         async with self._database.worker() as tx:
             return await self._shipping.lost(tx, limit)
 

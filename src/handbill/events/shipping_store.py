@@ -55,7 +55,7 @@ class Group(msgspec.Struct, frozen=True):
 
 
 class LostBatch(msgspec.Struct, frozen=True):
-    """A range of a lane that the journal lost before ClickHouse had it. PostgreSQL has counted it."""
+    """A range of a lane of which neither the journal nor ClickHouse has `events`. PostgreSQL has counted them."""
 
     id: UUID
     lane: str
