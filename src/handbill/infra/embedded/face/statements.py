@@ -44,11 +44,11 @@ _TRANSPORT = frozenset(
 # chDB encodes each block on its own; only in these formats do blocks in a row make one valid result.
 STREAMED = frozenset({"native", "tabseparated", "tsv", "csv", "rowbinary", "jsoneachrow"})
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
-_LAST_FORMAT = re.compile(rb"\bFORMAT\s+(\w+)\s*(?:\bSETTINGS\b[^']*)?;?\s*\Z", re.IGNORECASE)
+_LAST_FORMAT = re.compile(rb"\bFORMAT\s++(\w++)\s*+(?:\bSETTINGS\b.*+|;?\s*+)\Z", re.IGNORECASE | re.DOTALL)
 _TOKEN = re.compile(
     rb"""
-    (?P<skip>\s+|--[^\n]*(?:\n|\Z)|\#[ !][^\n]*(?:\n|\Z)|/\*.*?\*/)
-    | (?P<quoted>'(?:\\.|''|[^'\\])*'|`(?:\\.|``|[^`\\])*`|"(?:\\.|""|[^"\\])*")
+    (?P<skip>\s+|--[^\n]*(?:\n|\Z)|\#[ !][^\n]*(?:\n|\Z)|/\*.*?(?:\*/|\Z))
+    | (?P<quoted>'(?:\\.|''|[^'\\])*+'?|`(?:\\.|``|[^`\\])*+`?|"(?:\\.|""|[^"\\])*+"?)
     | (?P<word>\w+)
     | (?P<other>.)
     """,
@@ -109,7 +109,8 @@ def split(text: bytes, default_format: str) -> Statement:
         if found is not None:
             end, name, start = found
             return Statement(sql=text[:end], format=_known(name), data=text[start:], streams=False, writes=True)
-    match = _LAST_FORMAT.search(text, max(0, len(text) - 4096))
+    # The last FORMAT clause contains no quote: behind the last quote any SETTINGS may follow it.
+    match = _LAST_FORMAT.search(text, max(0, len(text) - 4096, text.rfind(b"'") + 1))
     name = match[1].decode() if match else default_format
     reads = kind in _READS
     return Statement(
