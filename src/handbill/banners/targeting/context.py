@@ -14,8 +14,8 @@ from zoneinfo import ZoneInfo
 import msgspec
 from ua_parser import parse_os, parse_user_agent
 
-from handbill.banners.targeting.patterns import ADDRESS_MAX
 from handbill.kit.agents import device_of
+from handbill.kit.bounds import ADDRESS_CHARS
 from handbill.kit.clock import from_ms
 
 _UTC = "UTC"
@@ -131,7 +131,7 @@ def _lower(value: str | None) -> str | None:
 
 
 def _cut(value: str | None) -> str | None:
-    return value[:ADDRESS_MAX] if value is not None else None
+    return value[:ADDRESS_CHARS] if value is not None else None
 
 
 _READERS: dict[str, Callable[[Asked], Any]] = {
