@@ -17,15 +17,18 @@ from handbill.banners.model import Banner, Criterion, Placement, Variant
 from handbill.banners.ranking import DEFAULT, LIVELY, Order, settled_order
 from handbill.banners.targeting.context import Questions
 from handbill.banners.targeting.index import Clause, Index, clauses_of, mask_of
+from handbill.banners.targeting.nodes import Node
 from handbill.banners.targeting.people import People, asked, of_person
-from handbill.banners.targeting.reader import read
+from handbill.banners.targeting.reader import read_checked
 from handbill.banners.variants import face, held_out, variant_of
 from handbill.caps.model import Rule
 from handbill.caps.service import Caps
 from handbill.kit.clock import from_ms, to_ms
 from handbill.kit.errors import NotFound
+from handbill.kit.telemetry import logs
 
 _NEVER = 1 << 62
+_log = logs.get("banners")
 
 
 class Face:
@@ -61,14 +64,30 @@ class Piece(msgspec.Struct, frozen=True):
 
 
 def piece_of(banner: Banner) -> Piece:
-    rule = read(banner.targeting, str(banner.public_id)) if banner.targeting else None
     faces = tuple(Face(banner, variant) for variant in banner.variants) or (Face(banner, None),)
-    found = clauses_of(rule)
+    found = clauses_of(_rule_of(banner))
     needs = asked(banner.targeting)
     if not needs:
         return Piece(banner.version, found, faces)
     later = tuple(clause for clause in found if of_person(clause))
     return Piece(banner.version, tuple(clause for clause in found if not of_person(clause)), faces, later, needs)
+
+
+def _rule_of(banner: Banner) -> Node | None:
+    """None means everybody. A stored rule that this version cannot read means nobody; no other banner is affected."""
+    if not banner.targeting:
+        return None
+    rule, errors = read_checked(banner.targeting, str(banner.public_id))
+    if errors:
+        _log.warning(
+            "banners.targeting_unreadable",
+            tenant_id=banner.tenant_id,
+            banner_id=str(banner.public_id),
+            field=f"targeting.{errors[0].field}",
+            reason=errors[0].reason,
+            detail="the banner is shown to nobody until its targeting is saved again",
+        )
+    return rule
 
 
 class Entry:

@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterator, Sequence
 
 import clevercsv
 import msgspec
 
+from handbill.kit.bounds import SNIFF_RUN_CHARS
+
 RUNAWAY_LINES = 200
 RUNAWAY_BYTES = 131_072
 DELIMITERS = (",", ";", "\t", "|")
 
+_RUN = re.compile(r"[\w.@:/+-]+")
 csv.field_size_limit(1 << 20)
 
 
@@ -88,7 +92,10 @@ def records(lines: Iterator[str], dialect: Dialect) -> Iterator[tuple[list[str] 
 
 
 def sniff(sample: str) -> Dialect:
-    """The dialect of a head: the delimiter that gives the most even table; clevercsv where none stands out."""
+    """The dialect of a head: the delimiter that gives the most even table; clevercsv where none stands out.
+
+    clevercsv's own patterns take the cube of a long cell, so it is not asked about a head with such a cell.
+    """
     lines = list(io.StringIO(sample))[:200]
     best, score = Dialect(), 0.0
     for delimiter in DELIMITERS:
@@ -97,8 +104,11 @@ def sniff(sample: str) -> Dialect:
             best, score = Dialect(delimiter), found
     if score >= 0.8 or not lines:
         return best
+    head = sample[:8_000]
+    if any(len(run) > SNIFF_RUN_CHARS for run in _RUN.findall(head)):
+        return best
     try:
-        seen = clevercsv.Sniffer().sniff(sample[:8_000])
+        seen = clevercsv.Sniffer().sniff(head)
     except clevercsv.Error:
         return best
     delimiter = (seen.delimiter if seen is not None else "") or ""

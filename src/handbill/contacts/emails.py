@@ -10,9 +10,12 @@ import re
 from email_validator import SPECIAL_USE_DOMAIN_NAMES as SPECIAL
 from email_validator import EmailNotValidError, validate_email
 
+from handbill.kit.bounds import EMAIL_CHARS
+
 MISSING = "EMAIL_MISSING"
 INVALID = "EMAIL_INVALID"
 SEVERAL = "EMAIL_SEVERAL"
+TOO_LONG = "EMAIL_TOO_LONG"
 
 Answer = tuple[str | None, str]
 
@@ -26,7 +29,12 @@ _WRAPPED = re.compile(r"[^<>]*<(?:mailto:)?([^<>]+)>[;,]?|(?:mailto:)?(.*?)[;,]?
 
 
 def normalise(text: str) -> Answer:
-    """The address in lower case: no mailbox in use tells Ann from ann, and two rows must not become two people."""
+    """The address in lower case: no mailbox in use tells Ann from ann, and two rows must not become two people.
+
+    A text of more than EMAIL_CHARS characters is refused before any pattern sees it.
+    """
+    if len(text) > EMAIL_CHARS and len(text.strip()) > EMAIL_CHARS:
+        return None, TOO_LONG
     lowered = text.lower()
     if quick(lowered):
         return lowered, ""

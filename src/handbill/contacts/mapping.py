@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from handbill.contacts import emails, phones, values
 from handbill.contacts.model import Column, KeyKind
+from handbill.kit.bounds import HEADER_CHARS
 from handbill.kit.errors import Fault, Invalid
 
 ATTRIBUTE = "attribute:"
@@ -129,8 +130,8 @@ NAMES: dict[str, frozenset[str]] = {
 
 
 def plain(name: str) -> str:
-    """`E-Mail Address ` and `e_mail address` are one name."""
-    bare = "".join(c for c in unicodedata.normalize("NFKD", name) if not unicodedata.combining(c))
+    """`E-Mail Address ` and `e_mail address` are one name. What is beyond HEADER_CHARS is not looked at."""
+    bare = "".join(c for c in unicodedata.normalize("NFKD", name[:HEADER_CHARS]) if not unicodedata.combining(c))
     return re.sub(r"[^a-z0-9]", "", bare.lower())
 
 

@@ -15,6 +15,8 @@ import phonenumbers
 from phonenumbers import re_util
 from phonenumbers.phonemetadata import PhoneMetadata
 
+from handbill.kit.bounds import PHONE_CHARS
+
 re_util.enable_pattern_cache()
 
 MISSING = "PHONE_MISSING"
@@ -24,6 +26,7 @@ SCIENTIFIC = "PHONE_SCIENTIFIC"
 AMBIGUOUS = "PHONE_AMBIGUOUS"
 SEVERAL = "PHONE_SEVERAL"
 EXTENSION = "PHONE_EXTENSION"
+TOO_LONG = "PHONE_TOO_LONG"
 
 REPAIRED_PLUS = "REPAIRED_PLUS"
 REPAIRED_ZERO = "REPAIRED_ZERO"
@@ -37,14 +40,24 @@ _PLAIN = re.compile(r"\+?\(?\d[\d \-().]*")
 _NOISE = str.maketrans("", "", " -().+")
 _SCIENTIFIC = re.compile(r"(\d)(?:[.,](\d+))?[eE]\+?(\d{1,2})")
 _DECIMAL = re.compile(r"(\+?\d{6,17})[.,]0+")
-_EXTENSION = re.compile(r"(?i)(?:;ext=|\bext\.?|\bext[eé]n\w*|\bramal|\bdw|\bx|#)\s*\.?:?\s*\d{1,6}\s*$")
-_MANY = re.compile(r"\d[\d \-().]{5,}\s*(?:[/;|,\n]|\b(?:or|oder|ou|o|and|und|e|y)\b)\s*\+?\(?\d[\d \-().]{5,}")
+# The next two get texts with single spaces only. They are linear in any text: no open repeat follows another, and a run
+# of digits and signs is scanned from its beginning only, not from each of its digits.
+_EXTENSION = re.compile(r"(?i)(?:;ext=|\bext\.?|\bext[eé]n\w*|\bramal|\bdw|\bx|#) ?\.?:? ?\d{1,6} ?$")
+_MANY = re.compile(
+    r"(?<![\d \-().])[ \-().]*+\d[\d \-().]{5,}+"
+    r"(?:[/;|,]|\b(?:or|oder|ou|o|and|und|e|y)\b) ?\+?\(?\d[\d \-().]{5}"
+)
 _SPACES = re.compile(r"[\s\u00a0\u200b-\u200f\u202a-\u202e\u2060\ufeff]+")
 _LEAD = re.compile(r"(?i)^(?:tel|phone|mobile?|cell|whatsapp|wa|fone|telefone|handy)\s*[.:]\s*|^'")
 
 
 def normalise(text: str, region: str | None) -> Answer:
-    """The number in E.164 for numbers dialled in `region` (ISO code, or None when nothing is known)."""
+    """The number in E.164 for numbers dialled in `region` (ISO code, or None when nothing is known).
+
+    A text of more than PHONE_CHARS characters is refused before any pattern sees it.
+    """
+    if len(text) > PHONE_CHARS and len(text.strip()) > PHONE_CHARS:
+        return None, TOO_LONG
     found = quick(text, region)
     if found is not None:
         return found, ""

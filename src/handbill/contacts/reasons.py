@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from handbill.contacts import emails, phones, values
+from handbill.kit.bounds import EMAIL_CHARS, PHONE_CHARS
 
 COLUMNS = "COLUMNS_TOO_MANY"
 UNCLOSED = "UNCLOSED_QUOTE"
@@ -20,9 +21,17 @@ REASONS: dict[str, tuple[str, str]] = {
     phones.AMBIGUOUS: ("It could be two different numbers.", "Write it as +country code and number."),
     phones.SEVERAL: ("There is more than one number in the cell.", "Keep one; put the others in columns of their own."),
     phones.EXTENSION: ("The number has an extension, which no message reaches.", "Give a number without one."),
+    phones.TOO_LONG: (
+        f"The cell has more than {PHONE_CHARS} characters, which no phone number has.",
+        "Keep one number and nothing else.",
+    ),
     emails.MISSING: ("There is no e-mail address.", "Fill it in, or choose another key."),
     emails.INVALID: ("It is no e-mail address.", "Correct it."),
     emails.SEVERAL: ("There is more than one address in the cell.", "Keep one."),
+    emails.TOO_LONG: (
+        f"The cell has more than {EMAIL_CHARS} characters, which no e-mail address has.",
+        "Keep one address and nothing else.",
+    ),
     values.DATE_INVALID: ("It is no date in the column's order.", "Write it as YYYY-MM-DD."),
     values.NUMBER_INVALID: ("It is no number.", "Write it as 1234.56."),
     values.BOOL_INVALID: ("It says neither yes nor no.", "Write yes or no."),

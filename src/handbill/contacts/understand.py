@@ -12,6 +12,7 @@ from handbill.contacts import mapping, sources
 from handbill.contacts.dialects import Dialect, records
 from handbill.contacts.model import Column, Plan, Reading
 from handbill.contacts.parse import rows_of
+from handbill.kit.bounds import HEADER_CHARS
 from handbill.kit.errors import Invalid
 
 ROWS = 200
@@ -85,7 +86,7 @@ def _named(table: list[list[str]], header: bool) -> tuple[list[str], list[list[s
         return [], []
     rows = table[1:] if header else table
     width = max(len(cells) for cells in table) if not header else len(table[0])
-    names = [cell.strip()[:500] for cell in table[0]] if header else [""] * width
+    names = [cell.strip()[:HEADER_CHARS] for cell in table[0]] if header else [""] * width
     return [name or f"column {number}" for number, name in enumerate(names, 1)], rows
 
 
@@ -97,7 +98,7 @@ def _keys(lines: list[str]) -> list[str]:
         except (msgspec.DecodeError, UnicodeEncodeError):
             continue
         if isinstance(found, dict):
-            names.update(dict.fromkeys(key[:500] for key in found))
+            names.update(dict.fromkeys(key[:HEADER_CHARS] for key in found))
     return list(names)
 
 

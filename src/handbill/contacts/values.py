@@ -16,6 +16,7 @@ TEXT_TOO_LONG = "TEXT_TOO_LONG"
 BAD_TEXT = "BAD_TEXT"
 
 TEXT_LIMIT = 2_000
+_COMPOSED = 4  # characters that become one in composed form, at most; composing takes the square of a run of accents
 
 _BLANKS = frozenset(
     {"", "-", "--", "n/a", "#n/a", "na", "null", "none", "nil", "nan", "(null)", "#ref!", "#value!", "\\n"}
@@ -47,6 +48,8 @@ def text(raw: str) -> Answer:
             return None, BAD_TEXT
         raw = raw.replace("\u00a0", " ").replace("\u200b", "").replace("\ufeff", "")
     value = raw.strip()
+    if len(value) > TEXT_LIMIT * _COMPOSED:
+        return None, TEXT_TOO_LONG
     if not value.isascii():
         value = unicodedata.normalize("NFC", value)
     return (value, "") if len(value) <= TEXT_LIMIT else (None, TEXT_TOO_LONG)

@@ -28,7 +28,7 @@ _PLACED = re.compile(rb"""<(?:[\w.-]+:)?(?:row|c)\b[^<]*?\br\s*=""")
 _CELL = re.compile(rb"<(?:[\w.-]+:)?(?:row|c)\b")
 _TAG = re.compile(rb"<(?:[\w.-]+:)?(row|c)\b([^<]*)")
 _POINTER = re.compile(rb">\s*([0-9]{1,9})\s*<")
-_ODD_POINTERS = (re.compile(rb"v\b[^<]*<!"), re.compile(rb"&#(?:0*(?:4[89]|5[0-7])|x0*3[0-9]);"))
+_ODD_POINTERS = (re.compile(rb"(?:\A|<)(?>[^<]*?v\b)[^<]*+<!"), re.compile(rb"&#(?:0*(?:4[89]|5[0-7])|x0*3[0-9]);"))
 """A number in pieces or in disguise: no program writes one."""
 _TEXT = re.compile(rb"<(?:[\w.-]+:)?(si|t)\b([^<]*)")
 

@@ -16,7 +16,8 @@ MAX_DEPTH = 64
 # A pair of halves is one character and one match; a half alone is none that a database takes.
 _ESCAPE = re.compile(rb"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|u....|.)", re.DOTALL)
 _HALVES = frozenset((b"d8", b"d9", b"da", b"db", b"dc", b"dd", b"de", b"df"))
-_TEXT = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+# A text that is never closed matches to the end: otherwise each of its quotes would start another scan to the end.
+_TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 _HUGE = re.compile(rb"[eE][+-]?0*[1-9]\d{3}")
 
 _objects = msgspec.json.Decoder(dict[str, msgspec.Raw])

@@ -12,9 +12,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from handbill.banners.targeting.patterns import ADDRESS_MAX
 from handbill.kit.agents import agent_of, device_of, from_header
-from handbill.kit.bounds import LANGUAGE_MAX, MINUTES_OF_WEEK, ZONE_NAME_MAX
+from handbill.kit.bounds import ADDRESS_CHARS, LANGUAGE_MAX, MINUTES_OF_WEEK, ZONE_NAME_MAX
 from handbill.kit.caches import GenerationCache
 from handbill.kit.clock import from_ms
 from handbill.kit.zones import find_zone
@@ -135,7 +134,7 @@ def _lower(value: str | None) -> str | None:
 
 
 def _cut(value: str | None) -> str | None:
-    return value[:ADDRESS_MAX] if value is not None else None
+    return value[:ADDRESS_CHARS] if value is not None else None
 
 
 _READERS: dict[str, Callable[[Asked], Any]] = {

@@ -8,7 +8,6 @@ an audience are drawn by.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -111,11 +110,10 @@ def language(wanted: frozenset[str]) -> Callable[[Any], bool]:
     return lambda value: value in wanted or value.partition("-")[0] in wanted
 
 
-def any_pattern(patterns: tuple[re.Pattern[str], ...]) -> Callable[[Any], bool]:
+def any_pattern(patterns: tuple[Callable[[str], bool], ...]) -> Callable[[Any], bool]:
     if len(patterns) == 1:
-        match = patterns[0].fullmatch
-        return lambda value: match(value) is not None
-    return lambda value: any(pattern.fullmatch(value) for pattern in patterns)
+        return patterns[0]
+    return lambda value: any(matches(value) for matches in patterns)
 
 
 def all_given(wanted: frozenset[str]) -> Callable[[Any], bool]:

@@ -16,7 +16,9 @@ import msgspec
 from handbill.banners.targeting import nodes, patterns
 from handbill.banners.targeting.custom import OPERATORS, custom_test
 from handbill.banners.targeting.nodes import All, Any_, Leaf, Node, Not
+from handbill.banners.targeting.patterns import Pattern
 from handbill.banners.targeting.people import PREFIX
+from handbill.kit.bounds import PATTERN_CHARS, RULE_PROGRAM_STEPS
 from handbill.kit.errors import Fault
 from handbill.segments.service import SEGMENTS
 from handbill.segments.values import Condition, as_id, condition, property_name, test
@@ -31,9 +33,14 @@ DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
 def read(rule: dict[str, Any], salt: str) -> Node:
     """The tree of a rule; one that cannot be read is for nobody. `salt` names draws that have no name themselves."""
+    return read_checked(rule, salt)[0]
+
+
+def read_checked(rule: dict[str, Any], salt: str) -> tuple[Node, list[Fault]]:
+    """As `read`, with everything that is wrong with the rule."""
     reader = _Reader(salt)
     node = reader.rule(rule, "", 1)
-    return _NOBODY if reader.faults else node
+    return (_NOBODY if reader.faults else node), reader.faults
 
 
 def faults_of(rule: Any, at: str) -> list[Fault]:
@@ -48,6 +55,7 @@ class _Reader:
         self.faults: list[Fault] = []
         self._salt = salt
         self._conditions = 0
+        self._steps = 0
 
     def rule(self, rule: Any, at: str, depth: int) -> Node:
         if not isinstance(rule, dict):
@@ -90,26 +98,28 @@ class _Reader:
         if not 1 <= len(given) <= 50:
             return self._wrong(at, "must be 1 to 50 patterns")
         made = [self._pattern(each, f"{at}[{place}]" if value is given else at) for place, each in enumerate(given)]
-        whole = tuple(pattern for pattern in made if pattern is not None)
+        whole = tuple(pattern.matches for pattern in made if pattern is not None)
         return Leaf(name, f"{name} matches {_said(given)}", nodes.any_pattern(whole))
 
-    def _pattern(self, value: Any, at: str) -> Any:
+    def _pattern(self, value: Any, at: str) -> Pattern | None:
         kind, text = "glob", value
         if isinstance(value, dict) and len(value) == 1:
             kind, text = next(iter(value.items()))
-        if kind not in ("glob", "prefix", "regex") or not isinstance(text, str) or not text:
+        if kind not in _PATTERNS or not isinstance(text, str) or not text:
             self._wrong(at, 'must be a text (a glob), or {"glob": ...}, {"prefix": ...} or {"regex": ...}')
             return None
-        if len(text) > patterns.PATTERN_MAX:
-            self._wrong(at, f"must have at most {patterns.PATTERN_MAX} characters")
+        if len(text) > PATTERN_CHARS:
+            self._wrong(at, f"must have at most {PATTERN_CHARS} characters")
             return None
-        if kind == "prefix":
-            return patterns.prefix(text)
         try:
-            return patterns.regex(text) if kind == "regex" else patterns.glob(text)
+            made = _PATTERNS[kind](text)
         except ValueError as error:
             self._wrong(at, str(error))
             return None
+        self._steps += made.steps
+        if self._steps - made.steps <= RULE_PROGRAM_STEPS < self._steps:
+            self._wrong(at, "is one pattern too many: use fewer regular expressions or smaller counted repeats in them")
+        return made
 
     def _time(self, name: str, value: Any, at: str) -> Node:
         if not isinstance(value, dict) or set(value) != {"from", "to"}:
@@ -210,6 +220,7 @@ class _Reader:
 
 
 _NOBODY = Any_(())
+_PATTERNS = {"glob": patterns.glob, "prefix": patterns.prefix, "regex": patterns.regex}
 _Condition = Callable[[_Reader, str, Any, str], Node]
 _CONDITIONS: dict[str, _Condition] = {
     "country": _Reader._words,

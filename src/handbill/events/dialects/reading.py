@@ -34,7 +34,8 @@ _ESCAPE = re.compile(
     re.DOTALL,
 )
 # Python and old JavaScript write numbers that JSON does not have; a text that contains the words is left alone.
-_NO_NUMBER = re.compile(rb'("(?:[^"\\]|\\.)*")|-?\b(?:Infinity|NaN)\b', re.DOTALL)
+# A text that is never closed matches to the end: otherwise each of its quotes would start another scan to the end.
+_NO_NUMBER = re.compile(rb'("[^"\\]*+(?:\\.[^"\\]*+)*+"?)|-?\b(?:Infinity|NaN)\b', re.DOTALL)
 
 
 def mended(body: bytes) -> bytes:

@@ -44,11 +44,11 @@ _TRANSPORT = frozenset(
 # chDB encodes each block on its own; only in these formats do blocks in a row make one valid result.
 STREAMED = frozenset({"native", "tabseparated", "tsv", "csv", "rowbinary", "jsoneachrow"})
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
-_LAST_FORMAT = re.compile(rb"\bFORMAT\s+(\w+)\s*(?:\bSETTINGS\b[^']*)?;?\s*\Z", re.IGNORECASE)
+_LAST_FORMAT = re.compile(rb"\bFORMAT\s++(\w++)\s*+(?:\bSETTINGS\b.*+|;?\s*+)\Z", re.IGNORECASE | re.DOTALL)
 _TOKEN = re.compile(
     rb"""
-    (?P<skip>\s+|--[^\n]*(?:\n|\Z)|\#[ !][^\n]*(?:\n|\Z)|/\*.*?\*/)
-    | (?P<quoted>'(?:\\.|''|[^'\\])*'|`(?:\\.|``|[^`\\])*`|"(?:\\.|""|[^"\\])*")
+    (?P<skip>\s+|--[^\n]*(?:\n|\Z)|\#[ !][^\n]*(?:\n|\Z)|/\*.*?(?:\*/|\Z))
+    | (?P<quoted>'(?:\\.|''|[^'\\])*+'?|`(?:\\.|``|[^`\\])*+`?|"(?:\\.|""|[^"\\])*+"?)
     | (?P<word>\w+)
     | (?P<other>.)
     """,
@@ -124,7 +124,8 @@ def split(text: bytes, default_format: str) -> Statement:
                 writes=True,
                 source_at=found.source_at,
             )
-    match = _LAST_FORMAT.search(text, max(0, len(text) - 4096))
+    # The last FORMAT clause contains no quote: behind the last quote any SETTINGS may follow it.
+    match = _LAST_FORMAT.search(text, max(0, len(text) - 4096, text.rfind(b"'") + 1))
     name = match[1].decode() if match else default_format
     reads = kind in _READS
     return Statement(
