@@ -10,4 +10,14 @@ from __future__ import annotations
 
 # --- packed bodies and JSON
 
+GZIP_MEMBERS = 1_000
+"""Members of one gzip stream, and one more for each GZIP_MEMBER_BYTES it unpacks to: many are large ones."""
+GZIP_MEMBER_BYTES = 4_096
+FRAMES = 1_000
+"""Frames of one zstd or lz4 body, those that hold nothing included."""
+JSON_DEPTH = 100
+"""Levels of a JSON document that is read here: whatever is behind the reader walks the same levels again."""
+RULE_DEPTH = 32
+"""Levels of a rule that is read by a recursive function of ours: targeting, segments, filters."""
+
 # --- texts that are parsed or remembered, and the caches that remember them

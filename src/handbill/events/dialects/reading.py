@@ -23,6 +23,8 @@ _ROUND_BYTES = 64 * 1024
 """Everything of an event that is neither properties nor sets: texts that are cut to their columns anyway."""
 Fields = dict[str, msgspec.Raw]
 
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
 _fields: msgspec.json.Decoder[Fields] = msgspec.json.Decoder(Fields)
 _anything: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 encode = msgspec.json.Encoder().encode
@@ -40,7 +42,7 @@ _NO_NUMBER = re.compile(rb'("(?:[^"\\]|\\.)*")|-?\b(?:Infinity|NaN)\b', re.DOTAL
 def mended(body: bytes) -> bytes:
     """The same JSON without characters that no store could keep."""
     if not body.isascii():
-        body = body.removeprefix(b"\xef\xbb\xbf")
+        body = body.removeprefix(BYTE_ORDER_MARK)
         try:
             body.decode()
         except UnicodeDecodeError:
