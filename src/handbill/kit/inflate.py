@@ -46,14 +46,14 @@ def inflate(packed: Iterable[bytes | memoryview], wbits: int = GZIP) -> Generato
     while True:
         members += 1
         if members > GZIP_MEMBERS + made // GZIP_MEMBER_BYTES:
-            raise TooManyMembers
+            raise TooManyMembers("more members than any packer writes")
         stream = zlib.decompressobj(wbits)
         is_full = False  # more output may wait inside the stream, though its input is used up
         while not stream.eof:
             if not rest and not is_full:
                 rest = next(source, b"")
                 if not rest:
-                    raise Damaged
+                    raise Damaged("the stream is cut short")
             piece, rest = _step(stream, rest)
             is_full = len(piece) == OUTPUT_BYTES
             made += len(piece)
@@ -71,7 +71,7 @@ def _step(stream: zlib._Decompress, rest: bytes | memoryview) -> tuple[bytes, by
     try:
         return stream.decompress(rest, OUTPUT_BYTES), stream.unconsumed_tail
     except zlib.error:
-        raise Damaged from None
+        raise Damaged("the stream is damaged") from None
 
 
 def _behind_member(rest: bytes, source: Iterator[bytes | memoryview]) -> bytes:

@@ -98,7 +98,7 @@ def _unzstd(body: bytes) -> Iterator[bytes]:
     """All frames. One that was cut short is not noticed here; the JSON inside it shows it."""
     # The reader does not count its frames. Their first bytes are counted instead: other data has them only by chance.
     if body.count(_ZSTD) + body.count(_SKIPPABLE) > FRAMES:
-        raise TooManyMembers
+        raise TooManyMembers("more frames than any packer writes")
     with zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW).stream_reader(
         body, read_across_frames=True
     ) as reader:
@@ -116,14 +116,14 @@ def _unlz4(body: bytes) -> Iterator[bytes]:
             if stream.needs_input and not rest:
                 rest = bytes(next(source, b""))
                 if not rest:
-                    raise Damaged
+                    raise Damaged("the frame is cut short")
             piece, rest = stream.decompress(rest, max_length=OUTPUT_BYTES), b""
             if piece:
                 yield piece
         rest = stream.unused_data or bytes(next(source, b""))
         if not rest:
             return
-    raise TooManyMembers
+    raise TooManyMembers("more frames than any packer writes")
 
 
 def _too_large(limit: int) -> TooLarge:
