@@ -13,6 +13,7 @@ from handbill.contacts.dialects import Dialect, records
 from handbill.contacts.model import Column, Plan, Reading
 from handbill.contacts.parse import rows_of
 from handbill.kit.errors import Invalid
+from handbill.kit.untrusted_json import UNREADABLE
 
 ROWS = 200
 COLUMNS = 1_000
@@ -94,7 +95,7 @@ def _keys(lines: list[str]) -> list[str]:
     for line in lines[:ROWS]:
         try:
             found: Any = msgspec.json.decode(line)
-        except (msgspec.DecodeError, UnicodeEncodeError):
+        except UNREADABLE:
             continue
         if isinstance(found, dict):
             names.update(dict.fromkeys(key[:500] for key in found))

@@ -17,7 +17,7 @@ FRAMES = 1_000
 """Frames of one zstd or lz4 body, those that hold nothing included."""
 JSON_DEPTH = 100
 """Levels of a JSON document that is read here: whatever is behind the reader walks the same levels again."""
-RULE_DEPTH = 32
-"""Levels of a rule that is read by a recursive function of ours: targeting, segments, filters."""
+RULE_DEPTH = 6
+"""Levels of `all`, `any` and `not` in a rule of a banner or a segment, which recursive functions read and evaluate."""
 
 # --- texts that are parsed or remembered, and the caches that remember them

@@ -29,7 +29,6 @@ from handbill.events.dialects.ids import EDGES, distinct, edge, event_id
 from handbill.events.dialects.reading import (
     PAYLOAD_BYTES,
     SMALL,
-    UNREADABLE,
     WIDE,
     address,
     bad_json,
@@ -51,6 +50,7 @@ from handbill.events.dialects.unpack import Steps, unpacking
 from handbill.events.reasons import Reason
 from handbill.kit.fast import FastRequest
 from handbill.kit.forms import parse_form
+from handbill.kit.untrusted_json import UNREADABLE
 
 PATH = "/v1/events"
 BODY_BYTES = 5_000_000

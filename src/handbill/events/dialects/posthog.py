@@ -30,7 +30,6 @@ from handbill.events.dialects.posthog_event import (
 )
 from handbill.events.dialects.reading import (
     BYTE_ORDER_MARK,
-    UNREADABLE,
     bad_json,
     decoded,
     encode,
@@ -46,6 +45,7 @@ from handbill.events.reasons import Reason
 from handbill.kit.errors import Fault, Invalid
 from handbill.kit.fast import FastRequest
 from handbill.kit.forms import parse_form
+from handbill.kit.untrusted_json import UNREADABLE
 
 _STEMS = ("/batch", "/capture", "/e", "/i/v0/e", "/track", "/engage")
 PATHS = tuple(path for stem in _STEMS for path in (stem, stem + "/"))

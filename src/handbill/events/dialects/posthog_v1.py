@@ -14,7 +14,6 @@ from handbill.events.dialects.collect import Warned, collected, each
 from handbill.events.dialects.ids import event_id
 from handbill.events.dialects.posthog_event import NAME_CHARACTERS, Desk, Head, Sent, captured, desk_of, opened, whose
 from handbill.events.dialects.reading import (
-    UNREADABLE,
     Fields,
     bad_json,
     decoded,
@@ -30,6 +29,7 @@ from handbill.events.dialects.unpack import Steps, unpacking
 from handbill.events.reasons import Reason
 from handbill.kit.errors import Fault, Invalid, Unsupported
 from handbill.kit.fast import FastRequest
+from handbill.kit.untrusted_json import UNREADABLE
 
 PATH = "/i/v1/analytics/events"
 BODY_BYTES = 20 * 1024 * 1024

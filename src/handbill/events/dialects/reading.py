@@ -12,10 +12,9 @@ import msgspec
 from handbill.events.dialects.canon import Refused
 from handbill.events.reasons import Reason
 from handbill.kit.errors import Invalid
+from handbill.kit.untrusted_json import UNREADABLE
 
 T = TypeVar("T")
-UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""All that msgspec raises for bytes that are not what they should be."""
 SMALL, WIDE = 200, 2_000
 PAYLOAD_BYTES = 220 * 1024
 """Properties and sets of one event: what fits an entry of the journal beside the other fields."""

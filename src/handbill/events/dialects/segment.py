@@ -26,7 +26,6 @@ from handbill.events.dialects.canon import (
 from handbill.events.dialects.collect import Warned, collected, each
 from handbill.events.dialects.ids import distinct, edge, event_id
 from handbill.events.dialects.reading import (
-    UNREADABLE,
     WIDE,
     Fields,
     address,
@@ -50,6 +49,7 @@ from handbill.events.dialects.unpack import Steps, unpacking
 from handbill.events.reasons import Reason
 from handbill.kit.fast import FastRequest
 from handbill.kit.forms import parse_form
+from handbill.kit.untrusted_json import UNREADABLE
 
 TYPES = ("track", "identify", "page", "screen", "group", "alias")
 BATCHES = ("/v1/batch", "/v1/b", "/v1/import", "/beacon/v1/batch")
