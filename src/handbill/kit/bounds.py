@@ -17,6 +17,8 @@ FRAMES = 1_000
 """Frames of one zstd or lz4 body, those that hold nothing included."""
 JSON_DEPTH = 100
 """Levels of a JSON document that is read here: whatever is behind the reader walks the same levels again."""
+SHOWN_BYTES = 500
+"""How much of a job's data is shown where it cannot be read."""
 RULE_DEPTH = 6
 """Levels of `all`, `any` and `not` in a rule of a banner or a segment, which recursive functions read and evaluate."""
 
