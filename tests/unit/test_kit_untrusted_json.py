@@ -1,4 +1,4 @@
-"""How deep a document is, told from its bytes, and what is refused before it is parsed."""
+"""How deep a document is, counted in its bytes, and what is refused before it is parsed."""
 
 from __future__ import annotations
 

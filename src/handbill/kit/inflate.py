@@ -54,11 +54,11 @@ def inflate(packed: Iterable[bytes | memoryview], wbits: int = GZIP) -> Generato
                 rest = next(source, b"")
                 if not rest:
                     raise Damaged("the stream is cut short")
-            piece, rest = _step(stream, rest)
-            is_full = len(piece) == OUTPUT_BYTES
-            made += len(piece)
-            if piece:
-                yield piece
+            block, rest = _step(stream, rest)
+            is_full = len(block) == OUTPUT_BYTES
+            made += len(block)
+            if block:
+                yield block
         rest = stream.unused_data
         if wbits != GZIP:
             return rest

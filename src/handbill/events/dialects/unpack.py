@@ -41,20 +41,20 @@ def unpacking(body: bytes, limit: int, encoding: bytes = b"", inline: int = sys.
     `encoding` counts only where the bytes themselves do not show how they are packed. Raises TooLarge over `limit`,
     Invalid (BAD_JSON) for damaged data and for more members than honest data has, Unsupported for other packings.
     """
-    pieces = _pieces(body, encoding.strip().lower())
+    blocks = _blocks(body, encoding.strip().lower())
     has_stopped = len(body) > inline
     if has_stopped:
         yield
-    if pieces is None:
+    if blocks is None:
         if len(body) > limit:
             raise _too_large(limit)
         return body
     plain: list[bytes] = []
     size = 0
     try:
-        for piece in pieces:
-            plain.append(piece)
-            size += len(piece)
+        for block in blocks:
+            plain.append(block)
+            size += len(block)
             if size > limit:
                 raise _too_large(limit)
             if size > inline and not has_stopped:
@@ -77,8 +77,8 @@ def finish(work: Steps[T]) -> T:
             return result
 
 
-def _pieces(body: bytes, encoding: bytes) -> Iterator[bytes] | None:
-    """The unpacked bytes of a packed body, piece by piece; None where the body is not packed."""
+def _blocks(body: bytes, encoding: bytes) -> Iterator[bytes] | None:
+    """The unpacked bytes of a packed body, block by block; None where the body is not packed."""
     if not body or body[0] in b'{["\t\n\r \xef':
         return None
     if body.startswith(GZIP_MAGIC):
@@ -102,8 +102,8 @@ def _unzstd(body: bytes) -> Iterator[bytes]:
     with zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW).stream_reader(
         body, read_across_frames=True
     ) as reader:
-        while piece := reader.read(OUTPUT_BYTES):
-            yield piece
+        while block := reader.read(OUTPUT_BYTES):
+            yield block
 
 
 def _unlz4(body: bytes) -> Iterator[bytes]:
@@ -117,9 +117,9 @@ def _unlz4(body: bytes) -> Iterator[bytes]:
                 rest = bytes(next(source, b""))
                 if not rest:
                     raise Damaged("the frame is cut short")
-            piece, rest = stream.decompress(rest, max_length=OUTPUT_BYTES), b""
-            if piece:
-                yield piece
+            block, rest = stream.decompress(rest, max_length=OUTPUT_BYTES), b""
+            if block:
+                yield block
         rest = stream.unused_data or bytes(next(source, b""))
         if not rest:
             return

@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 IDLE_LOOK_S = 5.0
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.05, 1.0
-"""Between two tries of a dispatcher that met an error."""
+"""Between two tries of a dispatcher after an error."""
 STUBBORN_S = 5.0
 """How long a handler may ignore its interruption at stop before its job is handed back over its head."""
 REFUSALS = 5
