@@ -21,8 +21,9 @@ import uvloop
 from handbill import settings
 from handbill.api import server
 from handbill.api.fastlane import App
-from handbill.events.dialects.canon import Moment, Terms
-from handbill.events.dialects.own import EventIn, open_own
+from handbill.events.dialects.canon import Dialect, Moment, Terms
+from handbill.events.dialects.own import EventIn
+from handbill.events.dialects.router import open_request
 from handbill.kit.fast import FastRequest
 from handbill.kit.ids import new_id
 from handbill.kit.telemetry import logs
@@ -47,7 +48,8 @@ _batch = msgspec.json.Decoder(Batch)
 
 def _events(scope: Any, body: bytes) -> None:
     request = FastRequest("POST", "/v1/events", b"", dict(scope["headers"]), body, "10.0.0.1", "bench")
-    open_own(request, Moment(time.time_ns() // 1_000_000, lambda: str(new_id()))).capture(Terms(1))
+    moment = Moment(time.time_ns() // 1_000_000, lambda: str(new_id()))
+    open_request(Dialect.OWN, request, moment).capture(Terms(1))
 
 
 def _json(_: Any, body: bytes) -> None:

@@ -105,3 +105,7 @@ def test_archives_are_opened() -> None:
     assert unpacked(DUTCH) == DUTCH
     with pytest.raises(Unreadable):
         unpacked(gzip.compress(DUTCH)[:40])
+    with pytest.raises(Unreadable):
+        unpacked(gzip.compress(DUTCH)[:20] + b"\xff" * 20)
+    with pytest.raises(Unreadable):
+        unpacked(gzip.compress(DUTCH) + gzip.compress(b"") * 100_000)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import io
 import random
+import struct
+import time
 import zipfile
 from pathlib import Path
 from uuid import UUID
@@ -44,6 +46,32 @@ def test_a_head_that_misleads_costs_no_letter(tmp_path: Path) -> None:
     reading, _ = sources.look(path, "x.csv", BOUNDS)
     canonical, start = sources.canonical(path, tmp_path / "x.utf8", reading, BOUNDS)
     assert canonical.read_bytes()[start:].decode().splitlines()[-2:] == ["João,2", "Zoë,3"]
+
+
+def test_a_file_of_empty_members_or_entries_is_refused_at_once(tmp_path: Path) -> None:
+    """Neither time nor memory may grow with what holds nothing."""
+    path = tmp_path / "x.csv.gz"
+    path.write_bytes(gzip.compress(TEXT.encode()) + gzip.compress(b"") * 500_000)
+    before = time.thread_time()
+    with pytest.raises(HandbillError, match="members") as caught:
+        sources.look(path, "x.csv.gz", BOUNDS)
+    assert (caught.value.status, caught.value.code) == (400, "IMPORT_DAMAGED")
+    assert time.thread_time() - before < 0.5
+    path.write_bytes(gzip.compress(TEXT.encode()) + b"no gzip")
+    with pytest.raises(HandbillError, match="damaged"):
+        sources.look(path, "x.csv.gz", BOUNDS)
+    path.write_bytes(b"".join(gzip.compress(TEXT.encode()) for _ in range(30)) + b"\0" * 100_000)
+    assert sources.look(path, "x.csv.gz", BOUNDS)[1] == TEXT * 30
+
+    entries = 200_000
+    entry = struct.pack("<4s4B4HL2L5H2L", b"PK\1\2", 20, 3, 20, 0, 0, 0, 0, 0, 0, 0, 0, 1, *[0] * 6) + b"a"
+    end = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 0, 0, len(entry) * entries, 30, 0)
+    path.write_bytes(b"PK\3\4" + b"\0" * 26 + entry * entries + end)
+    before = time.thread_time()
+    with pytest.raises(HandbillError) as caught:
+        sources.look(path, "x.xlsx", BOUNDS)
+    assert caught.value.code == "IMPORT_TOO_LARGE"
+    assert time.thread_time() - before < 0.5
 
 
 @given(st.binary(max_size=300))

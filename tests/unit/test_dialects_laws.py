@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from handbill.events.dialects import ids, replies, times
 from handbill.events.dialects.canon import CapturedEvent, Dialect, Edge, EdgeKind, Refused
 from handbill.events.dialects.reading import address, mended, spliced
-from handbill.events.dialects.router import BODY_BYTES, OPENERS, ROUTES
+from handbill.events.dialects.router import BODY_BYTES, READERS, ROUTES
 from handbill.events.reasons import DOCS, KEPT, Reason
 from handbill.kit.distinct import ILLEGAL_IDS
 from handbill.kit.errors import Busy, Invalid, Throttled, TooLarge, Unsupported
@@ -222,7 +222,7 @@ def test_addresses_are_truncated_wherever_they_stand() -> None:
 
 def test_every_reason_has_its_line_and_every_dialect_its_limit() -> None:
     assert set(DOCS) == set(Reason) >= KEPT
-    assert set(BODY_BYTES) == set(OPENERS) == set(Dialect) == set(ROUTES.values())
+    assert set(BODY_BYTES) == set(READERS) == set(Dialect) == set(ROUTES.values())
 
 
 def test_later_and_never_are_told_apart() -> None:

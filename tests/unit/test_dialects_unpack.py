@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import gzip
+import itertools
+import time
 import tracemalloc
+from collections.abc import Callable
+from urllib.parse import parse_qs, urlencode
 
+import lz4.frame
 import pytest
+import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from handbill.events.dialects import segment
 from handbill.events.dialects.reading import PAYLOAD_BYTES
-from handbill.events.dialects.unpack import unpack
+from handbill.events.dialects.unpack import finish, unpack, unpacking
+from handbill.kit.bounds import FRAMES, GZIP_MEMBER_BYTES, GZIP_MEMBERS
 from handbill.kit.errors import HandbillError, Invalid, TooLarge, Unsupported
+from handbill.kit.forms import parse_form
+from handbill.kit.inflate import OUTPUT_BYTES, STEP_BYTES
 from tests.kit.dialects import PACKERS, read, request
 
 LIMIT = 100_000
@@ -60,6 +70,138 @@ def test_a_body_cut_short_is_an_error(packer: str) -> None:
     with pytest.raises(HandbillError) as caught:
         read(request("/v1/batch", whole[: len(whole) // 2], headers=headers))
     assert caught.value.status == 400
+
+
+@pytest.mark.parametrize("packer", sorted(PACKERS))
+@pytest.mark.parametrize("size", [STEP_BYTES, OUTPUT_BYTES - 1, OUTPUT_BYTES, OUTPUT_BYTES + 1, 3 * OUTPUT_BYTES])
+def test_steps_change_nothing(packer: str, size: int) -> None:
+    hint = b"deflate" if packer == "deflate" else b""
+    for body in (b"{" * size, bytes(33 + number * number % 91 for number in range(size))):
+        assert unpack(PACKERS[packer](b"{" + body), 1 << 20, hint) == b"{" + body
+
+
+@pytest.mark.parametrize("packer", sorted(PACKERS))
+def test_a_body_stops_once_when_it_is_larger_than_a_small_one(packer: str) -> None:
+    hint = b"deflate" if packer == "deflate" else b""
+    body = b"{" * 70_000
+    assert next(unpacking(PACKERS[packer](body), 100_000, hint, inline=65_536)) is None
+    with pytest.raises(StopIteration) as done:
+        next(unpacking(PACKERS[packer](body), 100_000, hint, inline=70_000))
+    assert done.value.value == body
+    stopped = unpacking(PACKERS[packer](body), 100_000, hint, inline=100)
+    next(stopped)
+    assert finish(stopped) == body
+    assert next(unpacking(body, 100_000, inline=65_536)) is None, "a plain body has its size at once"
+
+
+EMPTY_GZIP = gzip.compress(b"", mtime=0)
+EMPTY_ZSTD = zstandard.ZstdCompressor().compress(b"")
+ZSTD_SKIPPED = b"\x5a\x2a\x4d\x18\0\0\0\0"
+
+
+def test_members_that_hold_nothing_are_counted() -> None:
+    whole = gzip.compress(b"{}", mtime=0)
+    assert unpack(whole + EMPTY_GZIP * (GZIP_MEMBERS - 1), LIMIT) == b"{}"
+    assert unpack(EMPTY_ZSTD * (FRAMES - 1) + PACKERS["zstd"](b"{}"), LIMIT) == b"{}"
+    assert unpack(PACKERS["zstd"](b"{") + ZSTD_SKIPPED * 9 + PACKERS["zstd"](b"}"), LIMIT) == b"{}"
+    assert unpack(PACKERS["lz4"](b"{") * FRAMES, LIMIT) == b"{" * FRAMES
+    for bad in (
+        whole + EMPTY_GZIP * GZIP_MEMBERS,
+        EMPTY_GZIP * 200_000,
+        EMPTY_ZSTD * (FRAMES + 1),
+        PACKERS["zstd"](b"{}") + ZSTD_SKIPPED * FRAMES,
+        PACKERS["lz4"](b"{") * (FRAMES + 1),
+    ):
+        with pytest.raises(Invalid, match="more members") as caught:
+            unpack(bad, LIMIT)
+        assert (caught.value.status, caught.value.code) == (400, "BAD_JSON")
+    large = gzip.compress(b"x" * GZIP_MEMBER_BYTES, mtime=0)  # as programs do that pack in blocks
+    assert len(unpack(large * GZIP_MEMBERS * 3, 20_000_000)) == 3 * GZIP_MEMBERS * GZIP_MEMBER_BYTES
+
+
+def test_what_stands_behind_the_last_member_is_passed_over() -> None:
+    assert unpack(gzip.compress(b"{}") + b"\0" * 40_000, LIMIT) == b"{}"
+    assert unpack(gzip.compress(b"{}") + b"\0" * 40_000 + gzip.compress(b" "), LIMIT) == b"{} "
+    assert unpack(gzip.compress(b"{}") + b"more", LIMIT) == b"{}"
+    assert unpack(PACKERS["zlib"](b"{}") + gzip.compress(b"{}"), LIMIT) == b"{}"
+
+
+def empty_blocks(count: int) -> bytes:
+    """A zlib stream of stored blocks without a byte in them."""
+    return b"\x78\x01" + b"\x00\x00\x00\xff\xff" * count + b"\x01\x00\x00\xff\xff\x00\x00\x00\x01"
+
+
+def lz4_blocks(count: int) -> bytes:
+    """One frame of many small blocks."""
+    packer = lz4.frame.LZ4FrameCompressor(auto_flush=True)
+    return bytes(packer.begin() + b"".join(packer.compress(b"{") for _ in range(count)) + packer.flush())
+
+
+COSTLY: dict[str, tuple[Callable[[int], bytes], int]] = {
+    "gzip members": (lambda n: gzip.compress(b"x" * GZIP_MEMBER_BYTES, mtime=0) * n, 5_000),
+    "empty gzip members": (lambda n: EMPTY_GZIP * n, 1_000_000),
+    "empty deflate blocks": (empty_blocks, 4_000_000),
+    "one gzip member": (lambda n: gzip.compress(b"{" * n, 1, mtime=0), 20_000_000),
+    "zstd frames that hold nothing": (lambda n: PACKERS["zstd"](b"{") + ZSTD_SKIPPED * n, 2_000_000),
+    "empty zstd blocks": (lambda n: b"\x28\xb5\x2f\xfd\x00\x58" + b"\0\0\0" * n + b"\1\0\0", 6_000_000),
+    "lz4 blocks": (lz4_blocks, 200_000),
+}
+
+
+def cpu_seconds(work: Callable[[], object]) -> float:
+    """The least of three runs, in time of this thread on a processor."""
+    found = []
+    for _ in range(3):
+        before = time.thread_time()
+        work()
+        found.append(time.thread_time() - before)
+    return min(found)
+
+
+def unpacked_or_refused(body: bytes) -> None:
+    try:
+        unpack(body, 20 << 20)
+    except Invalid:
+        return
+
+
+@pytest.mark.parametrize("name", sorted(COSTLY))
+def test_twice_the_input_takes_twice_the_time(name: str) -> None:
+    made, most = COSTLY[name]
+    bodies = [made(most // 4), made(most // 2), made(most)]
+    assert len(bodies[-1]) <= 20 << 20
+    spent = [cpu_seconds(lambda body=body: unpacked_or_refused(body)) for body in bodies]  # type: ignore[misc]
+    for half, whole in itertools.pairwise(spent):
+        assert whole <= 2.5 * half + 0.005, (name, spent)
+
+
+@pytest.mark.parametrize("part", [b"%", b"%41", b"%41a", b"+", b"\\", b"&", b"=", b"a"])
+def test_forms_are_read_in_linear_time(part: bytes) -> None:
+    def read_form(body: bytes) -> None:
+        try:
+            parse_form(b"data=" + body, max_fields=100)
+        except ValueError:
+            return
+
+    most = (8 << 20) // len(part)
+    bodies = [part * size for size in (most // 4, most // 2, most)]
+    spent = [cpu_seconds(lambda body=body: read_form(body)) for body in bodies]  # type: ignore[misc]
+    for half, whole in itertools.pairwise(spent):
+        assert whole <= 2.5 * half + 0.005, spent
+
+
+@calm
+@given(st.lists(st.tuples(st.text(max_size=5), st.text(max_size=9)), max_size=5), st.binary(max_size=30))
+def test_forms_are_read_as_the_standard_library_reads_them(fields: list[tuple[str, str]], junk: bytes) -> None:
+    for text in (urlencode(fields).encode(), junk, b"a=%4" + junk + b"&b=\\x41%5C"):
+        wanted = parse_qs(
+            text.decode("latin-1"), max_num_fields=100, encoding="latin-1"
+        )  # as bytes, it takes ASCII only
+        assert parse_form(text, max_fields=100) == {
+            name.encode("latin-1"): [value.encode("latin-1") for value in values] for name, values in wanted.items()
+        }
+    with pytest.raises(ValueError, match="fields"):
+        parse_form(b"a=1&" * 100 + b"b=1", max_fields=100)
 
 
 def test_a_packing_without_a_reader_is_named() -> None:

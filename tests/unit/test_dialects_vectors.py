@@ -11,7 +11,7 @@ import pytest
 
 from handbill.events.dialects import replies
 from handbill.events.dialects.canon import CapturedEvent
-from handbill.events.dialects.router import OPENERS, ROUTES
+from handbill.events.dialects.router import ROUTES, open_request
 from handbill.kit.clock import to_ms
 from handbill.kit.errors import HandbillError
 from tests.kit.dialects import from_vector, moment, read, vectors
@@ -47,7 +47,7 @@ def test_a_body_becomes_what_the_vector_says(vector: dict[str, Any]) -> None:
         assert reply.status == vector["error"][0]
         assert vector.get("error_reply", {}).items() <= json.loads(reply.body).items()
         return
-    opened = OPENERS[dialect](asked, moment())
+    opened = open_request(dialect, asked, moment())
     parsed = read(asked)
     assert opened.api_key == parsed.api_key == vector["key"]
     assert opened.count == parsed.total == len(vector["events"]) + len(vector.get("dropped", []))

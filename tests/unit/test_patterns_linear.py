@@ -110,6 +110,7 @@ TABLE: dict[str, tuple[int, tuple[Family, ...]]] = {
     "jobs.wire._AMBIGUOUS": (BODY, (Family("%2"),)),
     "jobs.wire._ESCAPE": (BODY, (Family("%2"),)),
     "kit.etags._TAG": (HEADER, (Family("1", '"v'),)),
+    "kit.forms._BAD_ESCAPE": (BODY, (Family("%"), Family("%2"))),
     "kit.zones._NAME": (ZONE_NAME_MAX, (Family("a/"),)),
     "messaging.providers.whatsapp._ID": (BODY, ()),
     "messaging.render._SPACES": (TEMPLATE, ()),
@@ -119,6 +120,7 @@ TABLE: dict[str, tuple[int, tuple[Family, ...]]] = {
     "people.raw._TEXT": (BODY, (Family('\\"', '"', ""), Family('\\"', '"', "\\"), Family('"\\"'))),
     "people.types._DATE": (SHORT, ()),
     "people.types._NUMBER": (SHORT, (Family("1", after="x"), Family("1", "1."))),
+    "tenants.keys._IN_TEXT": (BODY, (Family("hbw_"), Family("a" * 33, "hbw_"), Family("hbs_" + "a" * 32 + "-"))),
     "tenants.keys._SHAPE": (HEADER, ()),
 }
 METADATA = "phonenumbers' own metadata, matched against at most 17 digits"

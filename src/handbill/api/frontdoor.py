@@ -16,6 +16,7 @@ from handbill.api.cors import Cors
 from handbill.api.fastlane import App, Receive, Scope, Send, drain, too_large
 from handbill.kit.errors import Invalid
 from handbill.kit.telemetry import logs, metrics, tracing
+from handbill.kit.untrusted_json import check_json
 from handbill.tenants.model import REQUEST_ID
 
 TENANTS_BY_NAME = 50
@@ -130,10 +131,11 @@ class _Answer:
 
 
 class _Limited:
-    """Counts the body while it is read, refuses it past the limit, and keeps what was read for error messages.
+    """Counts the body while it is read, refuses it past the limit or too deep, and keeps it for error messages.
 
     A route with `streams` in its opt takes files: it counts for itself, by a limit of its own. One with `body_limit`
-    takes at least that much, whatever the others take: its senders decide how much they send.
+    takes at least that much, whatever the others take: its senders decide how much they send. One with `raw_body` reads
+    the bytes itself, and says itself how deep they may be.
     """
 
     def __init__(self, receive: Receive, headers: dict[bytes, bytes], limit: int, scope: Scope) -> None:
@@ -145,7 +147,7 @@ class _Limited:
         self._chunks: list[bytes] | None = None
         length = headers.get(b"content-length", b"")
         self._length = int(length) if length.isdigit() else 0
-        if b"json" in headers.get(b"content-type", b""):
+        if b"json" in headers.get(b"content-type", b"json"):
             scope["state"]["raw_body"] = self._chunks = []
 
     async def __call__(self) -> MutableMapping[str, Any]:
@@ -167,6 +169,8 @@ class _Limited:
             if self._chunks is not None and body:
                 self._chunks.append(body)
             self._whole = not message.get("more_body", False)
+            if self._whole and self._chunks is not None and not (handler is not None and handler.opt.get("raw_body")):
+                check_json(b"".join(self._chunks))
         elif not self._whole:
             # Litestar would take what has come so far for the whole: half a file must not pass for a file.
             raise Invalid("The client left before its body was whole; nothing was done.", code="BODY_CUT")

@@ -11,6 +11,7 @@ import msgspec
 from handbill.banners.checks import refuse
 from handbill.banners.model import NewBanner
 from handbill.kit.errors import Fault, Invalid
+from handbill.kit.untrusted_json import UNREADABLE, check_depth
 
 MOST = 1_000
 _FIELDS = frozenset(NewBanner.__struct_fields__)
@@ -34,9 +35,10 @@ def banners_from(body: bytes, content_type: str) -> list[NewBanner]:
 
 
 def _json_rows(body: bytes) -> list[Any]:
+    check_depth(body)
     try:
         rows = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise Invalid(f"The body is not JSON ({error}); nothing was made.", code="BAD_JSON") from None
     if not isinstance(rows, list):
         raise Invalid("Send a list of banners; nothing was made.", code="BAD_JSON")

@@ -21,6 +21,7 @@ from handbill.events.model import IMPORTED, Click, Event, Impression, View
 from handbill.events.service import EventsService
 from handbill.kit.clock import Clock
 from handbill.kit.errors import Invalid
+from handbill.kit.untrusted_json import UNREADABLE
 
 CHUNK = 500
 ImportKind = Literal["impression", "click", "view"]
@@ -88,7 +89,7 @@ def _fields(raw: bytes, names: Sequence[str]) -> dict[str, Any] | str:
                 return f"has {len(cells)} cells, the first line has {len(names)}"
             return {name: cell for name, cell in zip(names, cells, strict=True) if cell != ""}
         found = msgspec.json.decode(raw)
-    except (UnicodeDecodeError, csv.Error, msgspec.DecodeError) as error:
+    except (csv.Error, *UNREADABLE) as error:
         return f"cannot be read: {error}"
     return found if isinstance(found, dict) else "is no JSON object"
 

@@ -17,6 +17,7 @@ from msgspec import Meta
 from handbill.kit.bounds import CUSTOM_VALUE_MAX
 from handbill.kit.clock import to_ms
 from handbill.kit.errors import Fault, Invalid
+from handbill.kit.untrusted_json import UNREADABLE, check_depth
 
 EventId = Annotated[str, Meta(min_length=1, max_length=200, description="Names the event: sent again, it counts once")]
 Short = Annotated[str, Meta(max_length=200)]
@@ -216,27 +217,30 @@ def decide_in(body: bytes) -> DecideIn:
     """What decide is asked, or Invalid with every fault in it. An empty body asks for the default."""
     if not body:
         return DecideIn()
+    check_depth(body)
     try:
         return _DECIDE.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         raise _refused(DecideIn, _object(body), "", "The request is not valid; nothing was decided.") from None
 
 
 def one(kind: type[T], body: bytes) -> T:
     """The body as one event, or Invalid with every fault in it."""
+    check_depth(body)
     _refuse_nul(body)
     try:
         return msgspec.json.decode(body, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         raise _refused(kind, _object(body), "") from None
 
 
 def many(kind: type[T], body: bytes) -> list[tuple[int, T | Invalid]]:
     """A batch: each event by its place, or what is wrong with it. A fault in one is no fault of its neighbours."""
+    check_depth(body)
     try:
         batch = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
         raws = msgspec.json.decode(batch["events"], type=list[msgspec.Raw])
-    except (msgspec.DecodeError, UnicodeDecodeError, KeyError):
+    except (*UNREADABLE, KeyError):
         raise Invalid(
             'A batch is an object with a list: {"events": [...]}; nothing was kept.',
             faults=[Fault("events", "must be a list")],
@@ -254,7 +258,7 @@ def many(kind: type[T], body: bytes) -> list[tuple[int, T | Invalid]]:
             found.append((place, msgspec.json.decode(raw, type=kind)))
         except Invalid as error:
             found.append((place, error))
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except UNREADABLE:
             found.append((place, _refused(kind, _object(bytes(raw)), f"events[{place}].")))
     return found
 
@@ -275,7 +279,7 @@ def _refuse_nul(body: bytes) -> None:
 def _object(body: bytes) -> dict[str, Any]:
     try:
         value = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise Invalid(f"The body is not JSON ({error}); nothing was kept.", code="BAD_JSON") from None
     if not isinstance(value, dict):
         raise Invalid("An event is a JSON object; nothing was kept.", code="BAD_JSON")

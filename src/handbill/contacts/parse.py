@@ -22,6 +22,7 @@ from handbill.contacts import emails, marks, phones, reasons, sources, values
 from handbill.contacts.dialects import Dialect, records
 from handbill.contacts.mapping import ATTRIBUTE
 from handbill.contacts.model import Column, Plan
+from handbill.kit.untrusted_json import UNREADABLE, is_deep
 
 STAGED = (
     "tenant_id", "import_id", "slice", "row_no", "contact_id", "phone", "whatsapp", "email", "external_id", "name",
@@ -255,8 +256,8 @@ def _object(line: str, names: list[str]) -> list[str] | str:
     if not line.strip():
         return []
     try:
-        found = msgspec.json.decode(line)
-    except (msgspec.DecodeError, UnicodeEncodeError):
+        found = None if is_deep(line.encode()) else msgspec.json.decode(line)
+    except UNREADABLE:
         return reasons.BAD_JSON
     if not isinstance(found, dict):
         return reasons.BAD_JSON

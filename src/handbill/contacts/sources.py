@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import codecs
 import csv
-import gzip
 import io
 import os
 import zipfile
@@ -25,6 +24,7 @@ import python_calamine
 from handbill.contacts import dialects, encodings, workbooks
 from handbill.contacts.model import Reading
 from handbill.kit.errors import Invalid, TooLarge
+from handbill.kit.inflate import STEP_BYTES, Damaged, TooManyMembers, inflate
 
 HEAD = 262_144
 BLOCK = 1 << 20
@@ -99,22 +99,27 @@ def _blocks(path: Path, packed: bool, bounds: Bounds, size: int = BLOCK) -> Iter
     """The file's bytes, unpacked, with the guard against bombs."""
     total = 0
     with path.open("rb") as raw:
-        source: Any = gzip.GzipFile(fileobj=raw) if packed else raw
-        while True:
-            try:
-                block = source.read(size)
-            except (EOFError, OSError, zlib.error) as error:
-                if not packed:
-                    raise
-                raise Invalid("The gzip file is damaged or cut off.", code="IMPORT_DAMAGED") from error
-            if not block:
-                return
+        for block in _unpacked(raw) if packed else iter(lambda: raw.read(size), b""):
             total += len(block)
             if total > bounds.unpacked or (packed and total > BLOCK and total > RATIO * max(raw.tell(), 1)):
                 raise TooLarge(
                     "The file unpacks to more than is taken; nothing was imported. Split it.", code="IMPORT_TOO_LARGE"
                 )
             yield block
+
+
+def _unpacked(raw: BinaryIO) -> Iterator[bytes]:
+    try:
+        rest = yield from inflate(iter(lambda: raw.read(STEP_BYTES), b""))
+    except TooManyMembers as error:
+        raise Invalid(
+            "The gzip file has more members than any packer writes; nothing was imported. Pack it as one.",
+            code="IMPORT_DAMAGED",
+        ) from error
+    except Damaged as error:
+        raise Invalid("The gzip file is damaged or cut off.", code="IMPORT_DAMAGED") from error
+    if rest:
+        raise Invalid("The gzip file is damaged or cut off.", code="IMPORT_DAMAGED")
 
 
 def canonical(path: Path, target: Path, reading: Reading, bounds: Bounds) -> tuple[Path, int]:
@@ -189,7 +194,7 @@ def _written(target: Path, blocks: Iterator[bytes]) -> Path:
 def _sheet(path: Path, bounds: Bounds, name: str | None = None) -> Any:
     """The wanted sheet, or the first that has rows. Everything it unpacks to is counted before anything is read."""
     try:
-        with zipfile.ZipFile(path) as archive:
+        with path.open("rb") as raw, zipfile.ZipFile(workbooks.BoundedFile(raw)) as archive:
             if sum(entry.file_size for entry in archive.infolist()) > bounds.xlsx or len(archive.infolist()) > 10_000:
                 raise TooLarge(
                     "The workbook is too large when unpacked; nothing was imported. Save the sheet as CSV.",

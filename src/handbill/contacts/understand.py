@@ -14,6 +14,7 @@ from handbill.contacts.model import Column, Plan, Reading
 from handbill.contacts.parse import rows_of
 from handbill.kit.bounds import HEADER_CHARS
 from handbill.kit.errors import Invalid
+from handbill.kit.untrusted_json import UNREADABLE
 
 ROWS = 200
 COLUMNS = 1_000
@@ -95,7 +96,7 @@ def _keys(lines: list[str]) -> list[str]:
     for line in lines[:ROWS]:
         try:
             found: Any = msgspec.json.decode(line)
-        except (msgspec.DecodeError, UnicodeEncodeError):
+        except UNREADABLE:
             continue
         if isinstance(found, dict):
             names.update(dict.fromkeys(key[:HEADER_CHARS] for key in found))

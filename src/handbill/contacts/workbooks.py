@@ -12,12 +12,15 @@ import re
 import zipfile
 from collections import Counter
 from collections.abc import Iterator
+from typing import BinaryIO
 
 from handbill.kit.errors import TooLarge
 
 BLOCK = 1 << 20
 TAG = 4 << 20
 """No tag with its text is longer in an honest part."""
+DIRECTORY = 2 << 20
+"""Bytes of a workbook's directory: 10,000 entries with names of 150 characters. No other read asks for more."""
 CELLS = 12_000_000
 """Cells of all sheets together, the empty ones between them too; about 32 bytes each."""
 TEXT = 256 << 20
@@ -31,6 +34,34 @@ _POINTER = re.compile(rb">\s*([0-9]{1,9})\s*<")
 _ODD_POINTERS = (re.compile(rb"(?:\A|<)(?>[^<]*?v\b)[^<]*+<!"), re.compile(rb"&#(?:0*(?:4[89]|5[0-7])|x0*3[0-9]);"))
 """A number in pieces or in disguise: no program writes one."""
 _TEXT = re.compile(rb"<(?:[\w.-]+:)?(si|t)\b([^<]*)")
+
+
+class BoundedFile:
+    """A file of which `zipfile` reads no directory that is larger than any workbook has.
+
+    `zipfile` reads the whole directory and makes an object of each entry before it can be asked how many there are.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    def read(self, size: int = -1) -> bytes:
+        """Raises TooLarge instead of more than DIRECTORY bytes; without a size, `zipfile` reads the end of the file."""
+        if size > DIRECTORY:
+            raise _too_large()
+        data = self._file.read(size if size >= 0 else DIRECTORY + 1)
+        if len(data) > DIRECTORY:
+            raise _too_large()
+        return data
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def seekable(self) -> bool:
+        return True
 
 
 def check(archive: zipfile.ZipFile) -> None:

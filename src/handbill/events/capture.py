@@ -1,51 +1,64 @@
 """Product events over HTTP, in every dialect: whose, how many, durable, and answered in the client's own words.
 
-A request is opened (unpacked and read), its key names the tenant, its events are made, and what may come in goes to the
-journal together with the counts of what may not. Whatever its clients would send again for ever is answered as taken.
-Large bodies are read in threads beside the event loop, one piece at a time, so that nobody waits behind them.
+A request names its tenant by a key, its body is unpacked and read, its events are made, and what may come in goes to
+the journal with the counts of what may not. Whatever its clients would send again for ever is answered as taken. A body
+that is large when unpacked is unpacked and read in a thread, so that nothing on the event loop waits for it.
+
+What a request without a valid key can cost at most: where the key is in a header or the query, one look-up, and nothing
+of the body is unpacked. Where it can only be in the body, the body is unpacked up to its limit of bytes and members,
+searched once for what has the shape of a key, and the first KEYS_TRIED different ones are looked up. Nothing is
+repaired or parsed as JSON before one of them is valid. Each step takes linear time, in a thread if the body is large.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from contextlib import contextmanager
+from typing import Protocol, TypeVar
 
 import msgspec
 
 from handbill.events import capture_docs
 from handbill.events.capture_limits import Allowance, Limits
 from handbill.events.dialects import replies
-from handbill.events.dialects.canon import Dialect, Moment, Note, Opened, Parsed, Terms
-from handbill.events.dialects.router import BODY_BYTES, OPENERS, ROUTES
+from handbill.events.dialects.canon import Dialect, Moment, Note, Parsed, Terms
+from handbill.events.dialects.router import BODY_BYTES, READERS, ROUTES, Reader
+from handbill.events.dialects.unpack import Steps, finish
 from handbill.events.edge import Edge
 from handbill.events.model import HORIZON_DAYS, PAST, CapturedEvent, Dropped, Event, Reason
 from handbill.kit.clock import Clock
-from handbill.kit.errors import Busy, HandbillError, Unauthorized
+from handbill.kit.errors import Busy, Forbidden, HandbillError, Unauthorized
 from handbill.kit.fast import FastHandler, FastReply, FastRequest, FastRoute
 from handbill.kit.ids import Ids
 from handbill.tenants.model import SECRET_KEY_PREFIX
-from handbill.tenants.service import Directory, Profile
+from handbill.tenants.service import Directory, Profile, find_keys
 
 T = TypeVar("T")
 
 _HORIZON_MS = HORIZON_DAYS * 86_400_000
-_PLAIN = b'{["'
-"""Bodies that begin so are not packed; a packed one may grow a thousandfold."""
+KEYS_TRIED = 4
+"""Different keys in one body that are looked up before it is parsed; an honest client sends one."""
 _PIECE_EVENTS = 500
 _PIECE_BYTES = 1 << 20
 
 
 class CapturePolicy(msgspec.Struct, frozen=True):
-    """Bodies over `inline_bytes`, packed ones over `inline_packed`, are read aside; at most `waiting` at a time."""
+    """Bodies of more than `inline_bytes`, packed or unpacked, are read in a thread; at most `waiting` at a time."""
 
     limits: Limits = Limits()
     inline_bytes: int = 64 * 1024
-    inline_packed: int = 4 * 1024
     threads: int = 2
     waiting: int = 16
+
+
+class InThread(Protocol):
+    """Runs a function in one of the threads."""
+
+    def __call__(self, work: Callable[[], T]) -> Awaitable[T]: ...
 
 
 Pieces = Callable[[Sequence[CapturedEvent]], Iterable[Sequence[CapturedEvent]]]
@@ -113,15 +126,31 @@ class Capture:
     async def take(self, dialect: Dialect, request: FastRequest) -> FastReply:
         """One request, whole. Raises what nothing of it could be kept for."""
         moment = Moment(self._clock.now_ms(), self._new_id)
-        if not self._large(request):
-            opened = OPENERS[dialect](request, moment)
-            profile = await self._profile(opened)
-            parsed = opened.capture(_terms(profile))
-            return await self._keep(request, profile, parsed, moment.received)
-        opened = await self._in_thread(lambda: OPENERS[dialect](request, moment))
-        profile = await self._profile(opened)
-        parsed = await self._in_thread(lambda: opened.capture(_terms(profile)))
-        return await self._keep(request, profile, parsed, moment.received, pieces=_pieces)
+        reader = READERS[dialect]
+        key = reader.key_of(request)
+        profile = None if key is None else await self._profile(key)
+        unpacking = reader.body_of(request, self._policy.inline_bytes)
+        body = _unpacked_inline(unpacking)
+        if body is None:
+            profile, parsed = await self._read_large(reader, request, moment, unpacking, profile)
+            return await self._keep(request, profile, parsed, moment.received, pieces=_pieces)
+        if profile is None:
+            await self._check_keys(find_keys(body))
+        opened = reader.open(request, body, moment)
+        profile = profile or await self._profile(opened.api_key)
+        return await self._keep(request, profile, opened.capture(_terms(profile)), moment.received)
+
+    async def _read_large(
+        self, reader: Reader, request: FastRequest, moment: Moment, unpacking: Steps[bytes], profile: Profile | None
+    ) -> tuple[Profile, Parsed]:
+        """The same steps in threads, between which the keys are looked up. Raises Busy when enough others wait."""
+        with self._thread_place() as in_thread:
+            body = await in_thread(lambda: finish(unpacking))
+            if profile is None:
+                await self._check_keys(await in_thread(lambda: list(itertools.islice(find_keys(body), KEYS_TRIED))))
+            opened = await in_thread(lambda: reader.open(request, body, moment))
+            owner = profile or await self._profile(opened.api_key)
+            return owner, await in_thread(lambda: opened.capture(_terms(owner)))
 
     async def _keep(
         self, request: FastRequest, profile: Profile, parsed: Parsed, received: int, pieces: Pieces = _whole
@@ -146,11 +175,28 @@ class Capture:
             await self._edge.accept(_drops(tenant, request, received, reasons))
         return replies.taken(parsed, late)
 
-    async def _profile(self, opened: Opened) -> Profile:
+    async def _check_keys(self, keys: Iterable[str]) -> None:
+        """Raises Unauthorized unless one of the first keys that were found in the body is valid.
+
+        Which one counts is decided by its place in the body, once that is read: here it is only made sure that somebody
+        with a key sent it.
+        """
+        refused: HandbillError | None = None
+        for key in itertools.islice(keys, KEYS_TRIED):
+            try:
+                await self._profile(key)
+            except Unauthorized as error:
+                refused = refused or error
+            except Forbidden:  # a suspended tenant's; whether it is this body's key is not clear yet
+                return
+            else:
+                return
+        raise refused or _no_key()
+
+    async def _profile(self, key: str | None) -> Profile:
         """The tenant behind the key, from memory."""
-        key = opened.api_key
         if not key:
-            raise Unauthorized("Nothing was kept: the request has no write key (hbw_...) of a tenant.")
+            raise _no_key()
         if key.startswith(SECRET_KEY_PREFIX):
             raise Unauthorized("Nothing was kept: this is a secret key. Replace it, and give clients a write key.")
         principal = await self._directory.write_key(key)
@@ -158,13 +204,9 @@ class Capture:
             raise Unauthorized("Nothing was kept: the write key is not known, or not valid any more.")
         return await self._directory.profile(principal.tenant_id)
 
-    def _large(self, request: FastRequest) -> bool:
-        size = len(request.body) or len(request.query)
-        if size <= self._policy.inline_packed:
-            return False
-        return size > self._policy.inline_bytes or request.body[:1] not in _PLAIN
-
-    async def _in_thread(self, work: Callable[[], T]) -> T:
+    @contextmanager
+    def _thread_place(self) -> Iterator[InThread]:
+        """One of the `waiting` places, for as long as a request has work for the threads. Raises Busy."""
         threads = self._threads
         if threads is None or self._aside >= self._policy.waiting:
             raise Busy(
@@ -172,14 +214,33 @@ class Capture:
                 code="CAPTURE_BUSY",
                 retry_after=1.0,
             )
+        loop = asyncio.get_running_loop()
+
+        async def in_thread(work: Callable[[], T]) -> T:
+            return await loop.run_in_executor(threads, work)
+
         self._aside += 1
         try:
-            return await asyncio.get_running_loop().run_in_executor(threads, work)
+            yield in_thread
         finally:
             self._aside -= 1
 
     def _new_id(self) -> str:
         return str(self._ids.new())
+
+
+def _unpacked_inline(unpacking: Steps[bytes]) -> bytes | None:
+    """The plain body, or None where it is too large for the event loop: the rest is unpacked in a thread."""
+    try:
+        next(unpacking)
+    except StopIteration as done:
+        body: bytes = done.value
+        return body
+    return None
+
+
+def _no_key() -> Unauthorized:
+    return Unauthorized("Nothing was kept: the request has no write key (hbw_...) of a tenant.")
 
 
 def _terms(profile: Profile) -> Terms:

@@ -34,7 +34,7 @@ class OwnEvent(msgspec.Struct, frozen=True):
 
 
 class OwnBatch(msgspec.Struct, frozen=True):
-    """1 to 500 events. The write key may stand in `x-write-key`, `x-api-key`, `api_key` or `?write_key=`."""
+    """1 to 500 events. The write key is the first of `x-api-key`, `x-write-key`, `?write_key=`, `api_key`."""
 
     events: list[OwnEvent]
     sent_at: str | None = None

@@ -12,6 +12,7 @@ import msgspec
 
 from handbill.events.model import CapturedEvent
 from handbill.kit.agents import NOBODY, Agent, agent_of
+from handbill.kit.untrusted_json import UNREADABLE
 
 Country = Callable[[str], str | None]
 """The country of an address in two small letters; None when nobody knows."""
@@ -57,7 +58,7 @@ def country(event: CapturedEvent, of: Country) -> str:
 def _said(properties: bytes) -> str:
     try:
         told = _text.decode(_geo.decode(properties).country)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         return ""
     return told.upper() if len(told) == 2 and told.isascii() and told.isalpha() else ""
 

@@ -8,7 +8,6 @@ one's place in one step: a look-up never waits and never sees half of one.
 from __future__ import annotations
 
 import asyncio
-import gzip
 import io
 import os
 import tarfile
@@ -21,6 +20,7 @@ import maxminddb
 from handbill.kit.bounds import ADDRESS_TEXT_MAX, COUNTRIES
 from handbill.kit.caches import Memo
 from handbill.kit.clock import Clock, SystemClock
+from handbill.kit.inflate import Damaged, TooManyMembers, inflate, steps
 from handbill.kit.telemetry import logs, metrics
 
 _log = logs.get("geo")
@@ -165,10 +165,7 @@ def unpacked(body: bytes) -> bytes:
     if body[:2] != b"\x1f\x8b":
         return body
     try:
-        with gzip.open(io.BytesIO(body)) as packed:
-            plain = packed.read(_LARGEST + 1)
-        if len(plain) > _LARGEST:
-            raise Unreadable("the file is too large")
+        plain = _inflated(body)
         if plain[257:262] != b"ustar":
             return plain
         with tarfile.open(fileobj=io.BytesIO(plain)) as archive:
@@ -177,6 +174,16 @@ def unpacked(body: bytes) -> bytes:
                     inner = archive.extractfile(member)
                     assert inner is not None
                     return inner.read()
-    except (EOFError, OSError, tarfile.TarError) as error:
+    except (Damaged, TooManyMembers, EOFError, OSError, tarfile.TarError) as error:
         raise Unreadable(f"it cannot be unpacked: {error}") from None
     raise Unreadable("there is no .mmdb in the archive")
+
+
+def _inflated(body: bytes) -> bytes:
+    blocks, size = [], 0
+    for block in inflate(steps(body)):
+        blocks.append(block)
+        size += len(block)
+        if size > _LARGEST:
+            raise Unreadable("the file is too large")
+    return b"".join(blocks)

@@ -20,6 +20,7 @@ from handbill.insights.model import (
     TrendsQuery,
 )
 from handbill.insights.periods import milliseconds
+from handbill.kit.untrusted_json import UNREADABLE, is_deep
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NAMES: dict[int, Literal["all", "value", "none", "other"]] = {
@@ -128,6 +129,8 @@ def event_row(row: tuple[Any, ...]) -> EventRow:
 def _object(text: str) -> dict[str, Any]:
     """The properties as an object. Bytes that are none are shown, not hidden."""
     try:
-        return msgspec.json.decode(text or "{}", type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return {"$unreadable": text[:1000]}
+        if not is_deep(text.encode()):
+            return msgspec.json.decode(text or "{}", type=dict[str, Any])
+    except UNREADABLE:
+        pass
+    return {"$unreadable": text[:1000]}

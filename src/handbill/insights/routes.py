@@ -33,6 +33,7 @@ from handbill.insights.service import InsightsService, Told, Wanted
 from handbill.kit.errors import Fault, Invalid
 from handbill.kit.faults import faults_of
 from handbill.kit.pages import LIMIT_DEFAULT, LIMIT_MAX, Page
+from handbill.kit.untrusted_json import UNREADABLE
 from handbill.tenants.model import Principal
 
 T = TypeVar("T")
@@ -256,7 +257,7 @@ def _filters(where: str | None) -> tuple[Filter, ...]:
     kind = Annotated[list[Filter], msgspec.Meta(max_length=MOST_FILTERS)]
     try:
         return tuple(msgspec.json.decode(where.encode("utf-8", "replace"), type=kind))
-    except msgspec.DecodeError:
+    except UNREADABLE:
         told = faults_of(where.encode("utf-8", "replace"), kind)
         faults = [Fault(f"where{one.field}", one.reason) for one in told]
         raise Invalid("`where` is no JSON array of filters.", faults=faults) from None

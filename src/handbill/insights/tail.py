@@ -17,6 +17,7 @@ from handbill.insights.onlooker import Onlooker
 from handbill.kit.clock import from_ms
 from handbill.kit.errors import Busy, Throttled
 from handbill.kit.telemetry import logs, metrics
+from handbill.kit.untrusted_json import UNREADABLE, is_deep
 
 _log = logs.get("tail")
 QUEUE = 500
@@ -205,6 +206,6 @@ def seen_of(event: Event) -> Seen:
 
 def _object(raw: bytes) -> dict[str, Any]:
     try:
-        return msgspec.json.decode(raw, type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        return {} if is_deep(raw) else msgspec.json.decode(raw, type=dict[str, Any])
+    except UNREADABLE:
         return {}

@@ -18,7 +18,8 @@ import msgspec
 from cronsim import CronSim, CronSimError
 
 from handbill.jobs import options, scripts
-from handbill.jobs.model import Job, JobOptions, loose_json, whole
+from handbill.jobs.model import Job, JobOptions, whole
+from handbill.jobs.payloads import loose_json, restore_bytes
 from handbill.jobs.queue import Queue, Queues, pairs
 from handbill.kit.clock import from_ms, to_ms
 from handbill.kit.errors import Conflict, Fault, Invalid
@@ -157,8 +158,11 @@ class Schedulers:
         return found
 
     async def advance(self, job: Job) -> str | None:
-        """Called for a scheduler's job that was just claimed: queue the next slot. Safe to call twice."""
-        if job.scheduler is None:
+        """Called for a scheduler's job that was just claimed: queue the next slot. Safe to call twice.
+
+        Without options that can be read, nobody can tell the slot: the schedule is put back when it is next declared.
+        """
+        if job.scheduler is None or (job.unreadable is not None and not job.opts):
             return None
         repeat = job.opts.get("repeat")
         repeat = repeat if isinstance(repeat, dict) else {}
@@ -189,7 +193,7 @@ class Schedulers:
     async def _move_on(self, queue: Queue, job: Job, opts: dict[str, Any], slot: int, now: int) -> str | None:
         names = ("repeat", "delayed", "wait", "paused", "meta", "prioritized", "marker", "id", "events", "pc")
         keys = (*queue.keys.some(*names), queue.keys.job(job.wire_id), queue.keys["active"])
-        data = msgspec.json.encode(job.data)
+        data = msgspec.json.encode(restore_bytes(job.data))
         args = [slot, job.scheduler or "", data, msgpack.packb(opts), now, queue.keys.base, job.wire_id]
         reply = await self._update(keys=keys, args=args)
         return None if reply is None else bytes(reply).decode()

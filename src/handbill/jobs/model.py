@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from handbill.jobs.payloads import fault_of, keep_bytes, loose_json, show_bytes
 from handbill.jobs.wire import from_wire
 
 State = Literal["waiting", "active", "delayed", "prioritized", "completed", "failed", "paused", "waiting-children"]
@@ -103,6 +104,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     scheduler: str | None = None
     deduplication_id: str | None = None
     worker: str | None = None
+    unreadable: str | None = None
+    """Why data or options cannot be read. The job fails without a handler; `data` keeps the bytes (see payloads.py)."""
 
     @property
     def attempts(self) -> int:
@@ -171,18 +174,12 @@ def whole(value: Any, default: int) -> int:
         return default
 
 
-def loose_json(raw: bytes | None, default: Any = None) -> Any:
-    """JSON if it is JSON, else the text itself: other programs' return values and data need not be ours."""
-    if raw is None:
-        return default
-    try:
-        return msgspec.json.decode(raw)
-    except msgspec.DecodeError:
-        return raw.decode(errors="replace")
-
-
 def read_job(queue: str, wire_id: str, fields: dict[bytes, bytes]) -> Job:
-    """A job from its Redis hash. Never fails on what another program wrote: odd values become defaults."""
+    """A job from its Redis hash. Never fails on what another program wrote: odd values become defaults.
+
+    Data or options that cannot be read at all make the job `unreadable`.
+    """
+    raw, unreadable = fields.get(b"data"), _unreadable(fields)
     opts = loose_json(fields.get(b"opts"), {})
     trace = loose_json(fields.get(b"stacktrace"), [])
 
@@ -199,7 +196,7 @@ def read_job(queue: str, wire_id: str, fields: dict[bytes, bytes]) -> Job:
         wire_id=wire_id,
         queue=queue,
         name=text(b"name") or "",
-        data=loose_json(fields.get(b"data")),
+        data=loose_json(raw) if raw is None or unreadable is None or fault_of(raw) is None else keep_bytes(raw),
         opts=opts if isinstance(opts, dict) else {},
         timestamp=number(b"timestamp") or 0,
         delay_ms=number(b"delay") or 0,
@@ -217,4 +214,14 @@ def read_job(queue: str, wire_id: str, fields: dict[bytes, bytes]) -> Job:
         scheduler=text(b"rjk"),
         deduplication_id=text(b"deid"),
         worker=text(b"pb"),
+        unreadable=unreadable,
     )
+
+
+def _unreadable(fields: dict[bytes, bytes]) -> str | None:
+    if (fault := fault_of(fields.get(b"data"))) is not None:
+        return f"The job's data cannot be read ({fault})."
+    opts = fields.get(b"opts")
+    if opts is None or (fault := fault_of(opts)) is None:
+        return None
+    return f"The job's options cannot be read ({fault}); they begin with {show_bytes(opts)}"

@@ -14,7 +14,7 @@ from handbill.jobs import options, scripts
 from handbill.jobs.defaults import QueueDefaults, defaults_of
 from handbill.jobs.keys import QueueKeys
 from handbill.jobs.limits import Limits
-from handbill.jobs.model import Added, Counts, Job, JobOptions, Minutes, NewJob, State, read_job
+from handbill.jobs.model import Added, Counts, Job, JobOptions, Minutes, NewJob, State, read_job, whole
 from handbill.jobs.wire import from_wire, to_wire
 from handbill.kit.bounds import QUEUES
 from handbill.kit.caches import LruCache
@@ -60,7 +60,7 @@ class Queues:
         cursor = b"0"
         while True:
             cursor, keys = await self.redis.call("SCAN", cursor, "MATCH", pattern, "COUNT", 1000)
-            found.update(key.decode()[len(head) : -len(tail)] for key in keys)
+            found.update(key.decode(errors="replace")[len(head) : -len(tail)] for key in keys)
             if cursor == b"0":
                 return sorted(found)
 
@@ -168,15 +168,15 @@ class Queue:
             found = await self.redis.call("ZREVRANGE", key, start, end)
         else:
             found = await self.redis.call("ZRANGE", key, start, end)
-        return [raw.decode() for raw in found]
+        return [raw.decode(errors="replace") for raw in found]
 
     async def oldest_waiting_ms(self) -> int | None:
         """When the job that waits longest at the head of the list was made; None when nothing waits there."""
         found = await self.redis.call("LINDEX", self.keys["wait"], -1)
         if found is None:
             return None
-        stamp = await self.redis.call("HGET", self.keys.job(found.decode()), "timestamp")
-        return None if stamp is None else int(float(stamp))
+        stamp = await self.redis.call("HGET", self.keys.job(found.decode(errors="replace")), "timestamp")
+        return None if stamp is None else whole(stamp, 0)
 
     async def metrics(self, outcome: str = "completed", minutes: int = 60) -> Minutes:
         """Jobs finished in all and in each of the last minutes."""

@@ -11,6 +11,7 @@ import msgspec
 
 from handbill.infra import sqlfiles
 from handbill.infra.postgres import Session, Tx
+from handbill.jobs.payloads import fault_of, keep_bytes, loose_json
 from handbill.jobs.records import (
     DeadLetter,
     Entry,
@@ -219,8 +220,9 @@ async def open_dead_counts(tx: Tx) -> dict[str, int]:
 
 def _letter(row: Any) -> DeadLetter:
     fields = dict(row)
-    fields["data"] = msgspec.json.decode(fields["data"])
-    fields["opts"] = msgspec.json.decode(fields["opts"])
+    data = fields["data"].encode()
+    fields["data"] = loose_json(data) if fault_of(data) is None else keep_bytes(data)
+    fields["opts"] = loose_json(fields["opts"].encode())
     return DeadLetter(**fields)
 
 

@@ -8,7 +8,8 @@ from uuid import UUID
 
 import msgspec
 
-from handbill.jobs.model import Counts, Job, loose_json
+from handbill.jobs.model import Counts, Job
+from handbill.jobs.payloads import loose_json, show_value
 from handbill.jobs.records import Recorded
 from handbill.kit import pages
 from handbill.kit.clock import from_ms
@@ -63,7 +64,7 @@ def from_job(job: Job, state: str, logs: list[str] | None = None) -> JobView:
         name=job.name,
         state=state,
         tenant_id=job.tenant_id,
-        data=job.data,
+        data=show_value(job.data),
         attempts_made=job.attempts_made,
         created_at=_moment(job.timestamp),
         due_at=_moment(job.timestamp + job.delay_ms) if job.delay_ms else None,
@@ -84,7 +85,7 @@ def from_row(row: Recorded) -> JobView:
         name=row.name,
         state=row.status,
         tenant_id=row.tenant_id,
-        data=loose_json(row.data.encode()),
+        data=show_value(loose_json(row.data.encode())),
         attempts_made=0,
         created_at=row.created_at,
         due_at=row.due_at,

@@ -34,6 +34,7 @@ CODES: dict[str, str] = {
     "SCOPE_MISSING": "The key or role lacks the scope this route needs.",
     "PORT_TAKEN": "A port is in use by another program; nothing was started. Stop it, or choose another port.",
     "BODIES_BUSY": "Too many large bodies at once; nothing was kept, try again after `Retry-After` seconds.",
+    "JSON_TOO_DEEP": "The body's JSON is nested deeper than 100 levels; nothing was changed. Send flatter values.",
     "BODY_CUT": "The client left before its body was whole; nothing was done.",
     "BAD_PROXY_NETWORK": "A trusted proxy in the settings is no network; nothing was started.",
     # --- tenants
@@ -156,7 +157,7 @@ CODES: dict[str, str] = {
     "SEGMENT_TOO_LARGE": "The segment has more people than a question can be narrowed to; nothing was asked.",
     "TAILS_FULL": "As many live tails are open as may be; close one, or come back after `Retry-After` seconds.",
     # --- banners
-    "BAD_JSON": "The body is not the JSON this route reads; nothing was kept.",
+    "BAD_JSON": "The body is not the JSON this route reads, or not UTF-8; nothing was kept.",
     "BAD_CSV": "The CSV cannot be read; nothing was made.",
     "BAD_TEXT": "A text holds a zero character, which fits no text column; the event was not kept.",
     "BATCH_SIZE": "A batch holds 1 to 500 events; nothing was kept.",

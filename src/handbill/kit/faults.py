@@ -11,6 +11,7 @@ import msgspec
 from msgspec.structs import fields
 
 from handbill.kit.errors import Fault
+from handbill.kit.untrusted_json import UNREADABLE
 
 MOST = 50
 
@@ -19,7 +20,7 @@ def faults_of(body: bytes, kind: Any) -> list[Fault]:
     """What is wrong with a JSON body that should be a `kind`; empty if nothing is."""
     try:
         value = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         return [Fault("", f"not valid JSON: {error}")]
     return faults_in(value, kind)[:MOST]
 

@@ -14,6 +14,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from handbill.kit.errors import Fault, Invalid
+from handbill.kit.untrusted_json import UNREADABLE
 
 LIMIT_MAX = 200
 LIMIT_DEFAULT = 50
@@ -39,7 +40,7 @@ def decode(cursor: str, kinds: Sequence[type]) -> list[str | int]:
     try:
         packed = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
         position = msgspec.json.decode(packed, type=list[str | int])
-    except (binascii.Error, ValueError, msgspec.DecodeError):
+    except (binascii.Error, ValueError, *UNREADABLE):
         raise _refused() from None
     if [type(part) for part in position] != list(kinds):
         raise _refused()

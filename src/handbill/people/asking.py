@@ -12,6 +12,7 @@ from handbill.kit import pages
 from handbill.kit.clock import from_ms, to_ms
 from handbill.kit.errors import Fault, HandbillError, Invalid, NotFound
 from handbill.kit.pages import Page
+from handbill.kit.untrusted_json import UNREADABLE
 from handbill.people.model import Definition, illegal_side
 
 
@@ -48,7 +49,7 @@ def like(name: str | None, value: str | None) -> str | None:
         )
     try:
         wanted = msgspec.json.decode(value)
-    except (msgspec.DecodeError, ValueError):
+    except UNREADABLE:
         wanted = value
     if isinstance(wanted, str):
         wanted = wanted if storable(wanted) else value

@@ -11,6 +11,8 @@ from typing import Any
 
 import msgspec
 
+from handbill.kit.untrusted_json import is_deep
+
 MAX_DEPTH = 64
 
 # A pair of halves is one character and one match; a half alone is none that a database takes.
@@ -63,7 +65,7 @@ def names(raw: bytes | None) -> list[str]:
 
 def _sound(raw: bytes | None) -> bytes:
     """The same without NUL and half characters; nothing, if it is not UTF-8 or nested without an end."""
-    if not raw or _deep(raw):
+    if not raw or is_deep(raw, MAX_DEPTH):
         return b""
     try:
         raw.decode()
@@ -83,17 +85,3 @@ def _legal(escape: re.Match[bytes]) -> bytes:
 def _huge(value: bytes) -> bool:
     """A number with an exponent of four digits: PostgreSQL and ClickHouse know no such number."""
     return _HUGE.search(value) is not None and _HUGE.search(_TEXT.sub(b'""', value)) is not None
-
-
-def _deep(raw: bytes) -> bool:
-    if raw.count(b"[") + raw.count(b"{") <= MAX_DEPTH:
-        return False
-    depth = 0
-    for byte in _TEXT.sub(b"", raw):
-        if byte in b"[{":
-            depth += 1
-            if depth > MAX_DEPTH:
-                return True
-        elif byte in b"]}":
-            depth -= 1
-    return False

@@ -18,6 +18,7 @@ from uuid import UUID
 
 import msgspec
 
+from handbill.kit.bounds import RULE_DEPTH
 from handbill.kit.clock import to_ms
 from handbill.kit.errors import Fault
 from handbill.segments.values import (
@@ -33,7 +34,6 @@ from handbill.segments.values import (
     test,
 )
 
-DEPTH_MAX = 6
 CONDITIONS_MAX = 100
 WHOLE_MAX = 500
 """Conditions of a rule together with those of the segments it names."""
@@ -140,8 +140,8 @@ class Reader:
     def rule(self, rule: Any, at: str, depth: int) -> Node:
         if not isinstance(rule, dict):
             return self._wrong(at, "must be an object of conditions")
-        if depth > DEPTH_MAX:
-            return self._wrong(at, f"is nested deeper than {DEPTH_MAX}")
+        if depth > RULE_DEPTH:
+            return self._wrong(at, f"is nested deeper than {RULE_DEPTH}")
         found = tuple(self._entry(str(name), value, f"{at}.{name}", depth) for name, value in rule.items())
         return found[0] if len(found) == 1 else Group(True, found)
 

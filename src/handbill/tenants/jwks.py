@@ -12,6 +12,7 @@ from handbill.kit.caches import LruCache, TtlCache, size_of
 from handbill.kit.clock import Clock
 from handbill.kit.errors import Busy, Invalid
 from handbill.kit.telemetry import metrics
+from handbill.kit.untrusted_json import UNREADABLE
 
 FRESH_S = 600.0
 AGAIN_S = 60.0
@@ -88,7 +89,7 @@ def parse(body: bytes) -> dict[str, Any]:
     """A key set as it must look: an object with a list of at most a hundred objects under `keys`."""
     try:
         keys = msgspec.json.decode(body, type=dict[str, Any])
-    except (msgspec.DecodeError, ValueError):
+    except UNREADABLE:
         raise Invalid("The key set is not a JSON object.") from None
     check(keys)
     keys = {"keys": keys["keys"]}

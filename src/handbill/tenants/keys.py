@@ -10,12 +10,14 @@ import hashlib
 import hmac
 import re
 import secrets
+from collections.abc import Iterator
 
 WRITE = "hbw_"
 SECRET = "hbs_"  # noqa: S105 - a prefix, not a password
 SESSION = "hbt_"
 
 _SHAPE = re.compile(r"hb[wst]_[A-Za-z0-9_-]{32}")
+_IN_TEXT = re.compile(rb"hb[ws]_[A-Za-z0-9_-]{32}(?![A-Za-z0-9_-])")
 
 
 def make(prefix: str) -> str:
@@ -26,6 +28,16 @@ def make(prefix: str) -> str:
 def well_formed(key: str) -> bool:
     """Whether it looks like one of ours; anything else is refused without asking the database."""
     return _SHAPE.fullmatch(key) is not None
+
+
+def find_keys(text: bytes) -> Iterator[str]:
+    """Whatever has the shape of a write key or a secret key in a text, each once, in order and in linear time."""
+    seen: set[bytes] = set()
+    for match in _IN_TEXT.finditer(text):
+        key = match[0]
+        if key not in seen:
+            seen.add(key)
+            yield key.decode()
 
 
 def digest(key: str) -> bytes:

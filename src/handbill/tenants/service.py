@@ -27,7 +27,7 @@ from handbill.tenants.audit import Audit
 from handbill.tenants.cursors import after_id, id_of
 from handbill.tenants.directory import FRESH_S, Directory, Profile, secret_place
 from handbill.tenants.erasure import Eraser, Erasures
-from handbill.tenants.keys import csrf_matches
+from handbill.tenants.keys import csrf_matches, find_keys
 from handbill.tenants.model import (
     CHANGES,
     AuditEntry,
@@ -59,6 +59,7 @@ __all__ = [
     "TenantService",
     "check_key",
     "csrf_matches",
+    "find_keys",
     "request_hash",
 ]
 

@@ -22,6 +22,7 @@ from handbill.adstats.providers.port import Account, ProviderError, ProviderThro
 from handbill.adstats.providers.usage import TooMuch, fault_of, pause_s
 from handbill.kit.clock import Clock
 from handbill.kit.telemetry import metrics
+from handbill.kit.untrusted_json import UNREADABLE
 
 LARGEST = 32 * 1024 * 1024
 _DAY = timedelta(days=1)
@@ -210,7 +211,7 @@ async def _read(reply: aiohttp.ClientResponse) -> dict[str, Any]:
         chunks.append(chunk)
     try:
         body = msgspec.json.decode(b"".join(chunks))
-    except msgspec.DecodeError:
+    except UNREADABLE:
         body = None
     if not isinstance(body, dict):
         raise ProviderError(f"the platform answered {reply.status} with something that is not JSON")

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from handbill.adstats.providers.port import ProviderError, ProviderThrottled, TokenDead
+from handbill.kit.untrusted_json import UNREADABLE
 
 PAUSE_AT, LONG_PAUSE_AT = 85.0, 95.0
 PAUSE_S, LONG_PAUSE_S = 60.0, 300.0
@@ -37,7 +38,7 @@ def _numbers(text: str) -> Iterator[tuple[str, float]]:
     """Every number of a usage header with its name, at any depth."""
     try:
         todo: list[Any] = [msgspec.json.decode(text)] if text else []
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return
     while todo:
         found = todo.pop()

@@ -18,12 +18,11 @@ from handbill.banners.targeting.custom import OPERATORS, custom_test
 from handbill.banners.targeting.nodes import All, Any_, Leaf, Node, Not
 from handbill.banners.targeting.patterns import Pattern
 from handbill.banners.targeting.people import PREFIX
-from handbill.kit.bounds import PATTERN_CHARS, RULE_PROGRAM_STEPS
+from handbill.kit.bounds import PATTERN_CHARS, RULE_DEPTH, RULE_PROGRAM_STEPS
 from handbill.kit.errors import Fault
 from handbill.segments.service import SEGMENTS
 from handbill.segments.values import Condition, as_id, condition, property_name, test
 
-DEPTH_MAX = 6
 CONDITIONS_MAX = 100
 VALUES_MAX = 500
 TEXT_MAX = 300
@@ -60,8 +59,8 @@ class _Reader:
     def rule(self, rule: Any, at: str, depth: int) -> Node:
         if not isinstance(rule, dict):
             return self._wrong(at, "must be an object of conditions")
-        if depth > DEPTH_MAX:
-            return self._wrong(at, f"is nested deeper than {DEPTH_MAX}")
+        if depth > RULE_DEPTH:
+            return self._wrong(at, f"is nested deeper than {RULE_DEPTH}")
         found = [self._entry(str(name), value, f"{at}.{name}", depth) for name, value in rule.items()]
         return found[0] if len(found) == 1 else All(tuple(found))
 

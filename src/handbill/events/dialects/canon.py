@@ -1,7 +1,7 @@
 """The one event that comes out of every dialect, and what a parser hands back with it.
 
-Reading happens in two steps, since the key that names the tenant may stand inside the body: `Opened` knows the key and
-how many events there are; `capture` makes them, once somebody has said whose they are.
+Reading happens in three steps, since the key that names the tenant may be inside the body: the body is unpacked, then
+opened (`Opened` has the key and how many events there are), and `capture` makes the events once the tenant is clear.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from handbill.events.dialects.canon import CapturedEvent, Dialect, Note, Parsed, Refused
-from handbill.events.dialects.reading import UNREADABLE
 from handbill.events.reasons import Reason
+from handbill.kit.untrusted_json import UNREADABLE
 
 S = TypeVar("S")
 T = TypeVar("T")

@@ -22,10 +22,11 @@ from msgspec import Raw
 from handbill.events.dialects.canon import Moment, Refused, Terms
 from handbill.events.dialects.collect import Warned
 from handbill.events.dialects.own import ContextIn, Desk, EventIn, PersonIn, captured
-from handbill.events.dialects.reading import SMALL, UNREADABLE, WIDE, decoded, encode, mended, spliced, text
+from handbill.events.dialects.reading import SMALL, WIDE, decoded, encode, mended, spliced, text
 from handbill.events.dialects.times import read_ms, skew
 from handbill.events.model import NO_PROPERTIES, CapturedEvent
 from handbill.events.reasons import Reason
+from handbill.kit.untrusted_json import UNREADABLE
 
 DIALECT = "incoming"
 TENANT_FIELDS = ("api_key", "write_key", "token", "project_id", "tenant_id")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 from typing import Annotated, Any
-from urllib.parse import parse_qs
 
 import msgspec
 from msgspec import Meta, Raw
@@ -30,7 +29,6 @@ from handbill.events.dialects.ids import EDGES, distinct, edge, event_id
 from handbill.events.dialects.reading import (
     PAYLOAD_BYTES,
     SMALL,
-    UNREADABLE,
     WIDE,
     address,
     bad_json,
@@ -48,9 +46,11 @@ from handbill.events.dialects.reading import (
     without_ip,
 )
 from handbill.events.dialects.times import fixed, read_ms, skew
-from handbill.events.dialects.unpack import unpack
+from handbill.events.dialects.unpack import Steps, unpacking
 from handbill.events.reasons import Reason
 from handbill.kit.fast import FastRequest
+from handbill.kit.forms import parse_form
+from handbill.kit.untrusted_json import UNREADABLE
 
 PATH = "/v1/events"
 BODY_BYTES = 5_000_000
@@ -177,12 +177,24 @@ _BLAME = {
 }
 
 
-def open_own(request: FastRequest, moment: Moment) -> Opened:
-    """Raises Invalid, TooLarge or Unsupported when nothing of the request can be read."""
+def key_of(request: FastRequest) -> str | None:
+    """The key outside the body; None where only the body can have it."""
     headers = request.headers
-    body = mended(unpack(request.body, BODY_BYTES, headers.get(b"content-encoding", b"")))
+    named = headers.get(b"x-api-key") or headers.get(b"x-write-key")
+    return named.decode("latin-1") if named else _queried(request.query)
+
+
+def body_of(request: FastRequest, inline: int) -> Steps[bytes]:
+    """The plain body. Raises Invalid, TooLarge or Unsupported."""
+    return unpacking(request.body, BODY_BYTES, request.headers.get(b"content-encoding", b""), inline)
+
+
+def open_own(request: FastRequest, body: bytes, moment: Moment) -> Opened:
+    """Raises Invalid when nothing of the plain body can be read."""
+    headers = request.headers
+    body = mended(body)
     sent, events = _read(body)
-    key = _header_key(headers) or text(plain(sent.api_key)) or _queried(request.query)
+    key = key_of(request) or text(plain(sent.api_key))
 
     def capture(terms: Terms) -> Parsed:
         received = moment.received
@@ -196,16 +208,12 @@ def open_own(request: FastRequest, moment: Moment) -> Opened:
     return Opened(Dialect.OWN, key, len(events), capture)
 
 
-def _header_key(headers: dict[bytes, bytes]) -> str:
-    return (headers.get(b"x-api-key") or headers.get(b"x-write-key") or b"").decode("latin-1")
-
-
 def _queried(query: bytes) -> str | None:
     """A beacon cannot have headers."""
     if b"write_key=" not in query:
         return None
     try:
-        found = parse_qs(query, max_num_fields=100).get(b"write_key")
+        found = parse_form(query, max_fields=100).get(b"write_key")
     except ValueError:
         return None
     return found[0].decode("utf-8", "replace") if found else None

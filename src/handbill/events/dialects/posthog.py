@@ -10,7 +10,6 @@ import base64
 import binascii
 import functools
 from typing import Any
-from urllib.parse import parse_qs
 
 import msgspec
 from msgspec import Raw
@@ -30,7 +29,7 @@ from handbill.events.dialects.posthog_event import (
     whose,
 )
 from handbill.events.dialects.reading import (
-    UNREADABLE,
+    BYTE_ORDER_MARK,
     bad_json,
     decoded,
     encode,
@@ -41,10 +40,12 @@ from handbill.events.dialects.reading import (
     text,
 )
 from handbill.events.dialects.times import fixed, read_ms, skew
-from handbill.events.dialects.unpack import unpack
+from handbill.events.dialects.unpack import Steps, unpacking
 from handbill.events.reasons import Reason
 from handbill.kit.errors import Fault, Invalid
 from handbill.kit.fast import FastRequest
+from handbill.kit.forms import parse_form
+from handbill.kit.untrusted_json import UNREADABLE
 
 _STEMS = ("/batch", "/capture", "/e", "/i/v0/e", "/track", "/engage")
 PATHS = tuple(path for stem in _STEMS for path in (stem, stem + "/"))
@@ -55,6 +56,8 @@ _KEYS = ("api_key", "token", "$token")
 _KNOWN = frozenset(
     {"event", "distinct_id", "$distinct_id", "properties", "timestamp", "offset", "uuid", "$set", "$set_once", "$unset"}
 ) | {*_KEYS, "sent_at"}
+_OURS = ("hbw_", "hbs_")
+"""How keys of ours begin. A query may have a `token` of its own that is none of them."""
 _OBJECT, _LIST = 0x7B, 0x5B
 _JSON = (_OBJECT, _LIST)
 _raw = msgspec.json.Decoder(Raw)
@@ -87,10 +90,19 @@ class _Whole(msgspec.Struct, frozen=True):
 _root = msgspec.json.Decoder(_Root)
 
 
-def open_posthog(request: FastRequest, moment: Moment) -> Opened:
-    """Raises Invalid, TooLarge or Unsupported when nothing of the request can be read."""
+def key_of(request: FastRequest) -> str | None:
+    """The key in the query, if there is one of ours; None where only the body can have it. Raises Invalid."""
+    found = _queried(_query(request.query))
+    return found if found is not None and found.startswith(_OURS) else None
+
+
+def open_posthog(request: FastRequest, body: bytes, moment: Moment) -> Opened:
+    """Raises Invalid when nothing of the plain body can be read."""
     query = _query(request.query)
-    whole = _whole(_json(request, query), query)
+    body = mended(body).strip()
+    if not body or body[0] not in _JSON:
+        raise bad_json("The body holds no JSON object and no list")
+    whole = _whole(body, query)
 
     def capture(terms: Terms) -> Parsed:
         ahead = skew(_sent_at(whole.sent_at, query), moment.received)
@@ -105,26 +117,35 @@ def open_posthog(request: FastRequest, moment: Moment) -> Opened:
 
 def _query(query: bytes) -> Query:
     try:
-        return parse_qs(query, max_num_fields=100)
+        return parse_form(query, max_fields=100)
     except ValueError:
-        raise bad_json("The query has too many fields") from None
+        raise bad_json("The query has too many fields, or is no query") from None
 
 
-def _json(request: FastRequest, query: Query) -> bytes:
+def _queried(query: Query) -> str | None:
+    for name in (b"api_key", b"token"):
+        if name in query:
+            return query[name][0].decode("utf-8", "replace")
+    return None
+
+
+def body_of(request: FastRequest, inline: int) -> Steps[bytes]:
+    """The plain body, out of a query, a form or base64 where it is in one. Raises Invalid, TooLarge or Unsupported."""
     encoding = request.headers.get(b"content-encoding", b"")
-    body = b"".join(query.get(b"data", ())[:1]) if request.method == "GET" else request.body
-    body = unpack(body, BODY_BYTES, encoding).strip()
+    body = request.body
+    if request.method == "GET":
+        body = b"".join(_query(request.query).get(b"data", ())[:1])
+    body = yield from unpacking(body, BODY_BYTES, encoding, inline)
+    body = body.strip()
     if body.startswith((b"data=", b"ip=", b"compression=", b"ver=", b"_=")):
         try:
-            form = parse_qs(body, max_num_fields=100)
+            form = parse_form(body, max_fields=100)
         except ValueError:
-            raise bad_json("The form has too many fields") from None
-        body = b"".join(form.get(b"data", ())[:1])
-    body = mended(body).strip()
+            raise bad_json("The form has too many fields, or is no form") from None
+        body = b"".join(form.get(b"data", ())[:1]).strip()
+    body = body.removeprefix(BYTE_ORDER_MARK).strip()
     if body and body[0] not in _JSON:
-        body = mended(unpack(_unbase64(body), BODY_BYTES)).strip()
-    if not body or body[0] not in _JSON:
-        raise bad_json("The body holds no JSON object and no list")
+        body = yield from unpacking(_unbase64(body), BODY_BYTES, inline=inline)
     return body
 
 
@@ -157,7 +178,13 @@ def _part(raw: Raw) -> Sent:
 
 
 def _key(root: _Root, items: list[Item], query: Query) -> str | None:
-    """The key said once for all, else the one that every event says. Two in one request cannot be served."""
+    """The key of ours in the query, else the one for all events, else the one that every event has, else the query's.
+
+    Raises Invalid (TWO_KEYS) where the events name more than one.
+    """
+    queried = _queried(query)
+    if queried is not None and queried.startswith(_OURS):
+        return queried
     found = _first(root.api_key, root.token, root.dollar_token)
     if found is not None:
         return found
@@ -165,12 +192,7 @@ def _key(root: _Root, items: list[Item], query: Query) -> str | None:
     if len(keys) > 1:
         why = "names more than one project; send one request for each"
         raise Invalid("Nothing was kept.", code="TWO_KEYS", faults=[Fault("api_key", why)])
-    if keys:
-        return keys.pop()
-    for name in (b"api_key", b"token"):
-        if name in query:
-            return query[name][0].decode("utf-8", "replace")
-    return None
+    return keys.pop() if keys else queried
 
 
 def _first(*raws: Raw | None) -> str | None:

@@ -19,7 +19,6 @@ from handbill.events.dialects.canon import (
 from handbill.events.dialects.collect import Warned
 from handbill.events.dialects.ids import EDGES, distinct, edge
 from handbill.events.dialects.reading import (
-    UNREADABLE,
     WIDE,
     Fields,
     address,
@@ -37,6 +36,7 @@ from handbill.events.dialects.reading import (
 )
 from handbill.events.reasons import Reason
 from handbill.kit.fast import FastRequest
+from handbill.kit.untrusted_json import UNREADABLE
 
 NAME_CHARACTERS = 200
 _NOTHING = Raw(b"")

@@ -14,7 +14,7 @@ from handbill.events.dialects.collect import Warned, collected, each
 from handbill.events.dialects.ids import event_id
 from handbill.events.dialects.posthog_event import NAME_CHARACTERS, Desk, Head, Sent, captured, desk_of, opened, whose
 from handbill.events.dialects.reading import (
-    UNREADABLE,
+    Fields,
     bad_json,
     decoded,
     encode,
@@ -25,10 +25,11 @@ from handbill.events.dialects.reading import (
     text,
 )
 from handbill.events.dialects.times import fixed, read_ms, skew
-from handbill.events.dialects.unpack import unpack
+from handbill.events.dialects.unpack import Steps, unpacking
 from handbill.events.reasons import Reason
 from handbill.kit.errors import Fault, Invalid, Unsupported
 from handbill.kit.fast import FastRequest
+from handbill.kit.untrusted_json import UNREADABLE
 
 PATH = "/i/v1/analytics/events"
 BODY_BYTES = 20 * 1024 * 1024
@@ -65,25 +66,37 @@ _options = msgspec.json.Decoder(_Options)
 _NO_OPTIONS = _Options()
 
 
-def open_posthog_v1(request: FastRequest, moment: Moment) -> Opened:
-    """Raises Invalid, TooLarge or Unsupported when nothing of the request can be read."""
+def key_of(request: FastRequest) -> str:
+    """The key, empty where there is none: it is never in the body. Raises Invalid (MISSING_HEADERS)."""
     headers = request.headers
     missing = [name.decode() for name in HEADERS if not headers.get(name)]
     if missing:
         faults = [Fault(name, "is missing") for name in missing]
         raise Invalid("Nothing was kept.", code="MISSING_HEADERS", faults=faults)
-    encoding = headers.get(b"content-encoding", b"").strip().lower()
+    return bearer(headers.get(b"authorization", b"")) or ""
+
+
+def body_of(request: FastRequest, inline: int) -> Steps[bytes]:
+    """The plain body. Raises Invalid, TooLarge or Unsupported."""
+    encoding = request.headers.get(b"content-encoding", b"").strip().lower()
     if encoding not in _ENCODINGS:
         raise Unsupported("This content encoding is not read here; send gzip, deflate or zstd.")
-    body = mended(unpack(request.body, BODY_BYTES, encoding)).strip()
+    return unpacking(request.body, BODY_BYTES, encoding, inline)
+
+
+def open_posthog_v1(request: FastRequest, body: bytes, moment: Moment) -> Opened:
+    """Raises Invalid when nothing of the plain body can be read."""
+    headers = request.headers
+    key = key_of(request) or None
+    body = mended(body).strip()
     try:
         root = decoded(_root, body)
         raws = elements(root.batch, BATCH_MAX, "batch")
     except UNREADABLE:
         raise bad_json() from None
-    uuids = [_uuid(raw) for raw in raws]
-    items = _marked(each(_part, raws), uuids)
-    key = bearer(headers.get(b"authorization", b""))
+    found = each(fields_of, raws)
+    uuids = [_uuid(fields) for fields in found]
+    items = _marked(each(_part, found), uuids)
     stamp = headers[b"posthog-request-timestamp"].decode("latin-1")
     sdk = headers[b"posthog-sdk-info"].decode("utf-8", "replace")
 
@@ -103,16 +116,14 @@ def bearer(authorization: bytes) -> str | None:
     return key.strip() or None if scheme.lower() == "bearer" else None
 
 
-def _uuid(raw: Raw) -> str | None:
-    try:
-        found = plain(fields_of(raw).get("uuid"))
-    except Refused:
-        return None
+def _uuid(fields: Fields | Reason) -> str | None:
+    found = None if isinstance(fields, Reason) else plain(fields.get("uuid"))
     return found.strip() or None if isinstance(found, str) else None
 
 
-def _part(raw: Raw) -> _Item:
-    fields = fields_of(raw)
+def _part(fields: Fields | Reason) -> _Item:
+    if isinstance(fields, Reason):
+        raise Refused(fields)
     return _Item(opened(fields), _read_options(fields.get("options")))
 
 

@@ -12,16 +12,17 @@ import msgspec
 from handbill.events.dialects.canon import Refused
 from handbill.events.reasons import Reason
 from handbill.kit.errors import Invalid
+from handbill.kit.untrusted_json import UNREADABLE
 
 T = TypeVar("T")
-UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""All that msgspec raises for bytes that are not what they should be."""
 SMALL, WIDE = 200, 2_000
 PAYLOAD_BYTES = 220 * 1024
 """Properties and sets of one event: what fits an entry of the journal beside the other fields."""
 _ROUND_BYTES = 64 * 1024
 """Everything of an event that is neither properties nor sets: texts that are cut to their columns anyway."""
 Fields = dict[str, msgspec.Raw]
+
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 _fields: msgspec.json.Decoder[Fields] = msgspec.json.Decoder(Fields)
 _anything: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
@@ -41,7 +42,7 @@ _NO_NUMBER = re.compile(rb'("[^"\\]*+(?:\\.[^"\\]*+)*+"?)|-?\b(?:Infinity|NaN)\b
 def mended(body: bytes) -> bytes:
     """The same JSON without characters that no store could keep."""
     if not body.isascii():
-        body = body.removeprefix(b"\xef\xbb\xbf")
+        body = body.removeprefix(BYTE_ORDER_MARK)
         try:
             body.decode()
         except UnicodeDecodeError:

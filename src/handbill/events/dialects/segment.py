@@ -6,7 +6,6 @@ import base64
 import binascii
 import functools
 from typing import Any
-from urllib.parse import parse_qs
 
 import msgspec
 from msgspec import Raw
@@ -27,7 +26,6 @@ from handbill.events.dialects.canon import (
 from handbill.events.dialects.collect import Warned, collected, each
 from handbill.events.dialects.ids import distinct, edge, event_id
 from handbill.events.dialects.reading import (
-    UNREADABLE,
     WIDE,
     Fields,
     address,
@@ -47,9 +45,11 @@ from handbill.events.dialects.reading import (
     without_ip,
 )
 from handbill.events.dialects.times import fixed, read_ms, skew
-from handbill.events.dialects.unpack import unpack
+from handbill.events.dialects.unpack import Steps, unpacking
 from handbill.events.reasons import Reason
 from handbill.kit.fast import FastRequest
+from handbill.kit.forms import parse_form
+from handbill.kit.untrusted_json import UNREADABLE
 
 TYPES = ("track", "identify", "page", "screen", "group", "alias")
 BATCHES = ("/v1/batch", "/v1/b", "/v1/import", "/beacon/v1/batch")
@@ -116,10 +116,20 @@ _context = msgspec.json.Decoder(_Context)
 _NO_CONTEXT = _Context()
 
 
-def open_segment(request: FastRequest, moment: Moment) -> Opened:
-    """Raises Invalid, TooLarge or Unsupported when nothing of the request can be read."""
+def key_of(request: FastRequest) -> str | None:
+    """The key outside the body; None where only the body can have it."""
+    return _basic(request.headers.get(b"authorization", b"")) or _queried(request.query)
+
+
+def body_of(request: FastRequest, inline: int) -> Steps[bytes]:
+    """The plain body. Raises Invalid, TooLarge or Unsupported."""
+    return unpacking(request.body, BODY_BYTES, request.headers.get(b"content-encoding", b""), inline)
+
+
+def open_segment(request: FastRequest, body: bytes, moment: Moment) -> Opened:
+    """Raises Invalid when nothing of the plain body can be read."""
     headers = request.headers
-    body = mended(unpack(request.body, BODY_BYTES, headers.get(b"content-encoding", b""))).strip()
+    body = mended(body).strip()
     only = SINGLES.get(request.path)
     try:
         body = bytes(decoded(_raw, body))
@@ -128,8 +138,7 @@ def open_segment(request: FastRequest, moment: Moment) -> Opened:
     except UNREADABLE:
         raise bad_json() from None
     items = each(_part, raws)
-    key = _basic(headers.get(b"authorization", b"")) or text(plain(root.writeKey)) or _inner(items)
-    key = key or _queried(request.query)
+    key = key_of(request) or text(plain(root.writeKey)) or _inner(items)
 
     def capture(terms: Terms) -> Parsed:
         agent = text(headers.get(b"user-agent", b"").decode("utf-8", "replace"), WIDE)
@@ -155,7 +164,7 @@ def _basic(authorization: bytes) -> str | None:
 def _queried(query: bytes) -> str | None:
     """A beacon has neither headers nor a key in its body."""
     try:
-        found = parse_qs(query, max_num_fields=100).get(b"writeKey")
+        found = parse_form(query, max_fields=100).get(b"writeKey")
     except ValueError:
         return None
     return found[0].decode("utf-8", "replace") if found else None

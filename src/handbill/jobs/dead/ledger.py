@@ -84,7 +84,10 @@ class Ledger:
             page = await self._redis.call(
                 "ZRANGE", self._keys(queue)["failed"], start, start + PAGE - 1, "REV", "WITHSCORES"
             )
-            failed = {member.decode(): int(float(score)) for member, score in zip(page[::2], page[1::2], strict=True)}
+            failed = {
+                member.decode(errors="replace"): int(float(score))
+                for member, score in zip(page[::2], page[1::2], strict=True)
+            }
             if failed:
                 found += await self.bury(queue, failed)
             if len(failed) < PAGE:

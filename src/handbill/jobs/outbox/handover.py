@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -17,16 +18,20 @@ from handbill.infra.postgres import Tx
 from handbill.infra.redis import RedisError
 from handbill.jobs import store
 from handbill.jobs.model import Added, Job, NewJob
+from handbill.jobs.payloads import KEPT_BYTES, restore_bytes
 from handbill.jobs.queue import Queue
 from handbill.jobs.records import NewDeadLetter, Taken, read_options
 from handbill.kit.clock import Clock, SystemClock, from_ms
 from handbill.kit.errors import Conflict, Invalid, NotFound
 from handbill.kit.ids import Ids
 from handbill.kit.telemetry import logs
+from handbill.kit.untrusted_json import UNREADABLE
 
 _log = logs.get("relay")
 Answers = list[tuple[Taken, Added]]
 Refusals = list[tuple[Taken, str]]
+_KEPT = f'{{"{KEPT_BYTES}"'
+"""How a row begins that keeps bytes (see payloads.py); jsonb writes it so."""
 
 
 class Handover:
@@ -43,7 +48,7 @@ class Handover:
         for row in taken:
             try:
                 jobs.append((row, _job(row, first=first)))
-            except msgspec.MsgspecError as error:
+            except (msgspec.MsgspecError, *UNREADABLE) as error:
                 refusals.append((row, str(error)))
         answers, refused = await self._add(queue, jobs)
         refusals += refused
@@ -135,7 +140,12 @@ def _job(row: Taken, *, first: bool) -> NewJob:
     opts = msgspec.structs.replace(
         opts, job_id=row.job_id, delay_ms=delay, outbox_id=str(row.effect_id), lifo=opts.lifo or first
     )
-    return NewJob(name=row.name, data=msgspec.Raw(row.data.encode()), opts=opts, tenant_id=row.tenant_id)
+    return NewJob(name=row.name, data=_data(row.data), opts=opts, tenant_id=row.tenant_id)
+
+
+def _data(stored: str) -> Any:
+    """The stored JSON as it is, without being decoded; bytes that were kept because they are none, as they were."""
+    return restore_bytes(msgspec.json.decode(stored)) if stored.startswith(_KEPT) else msgspec.Raw(stored.encode())
 
 
 def _is_ours(job: Job, row: Taken) -> bool:

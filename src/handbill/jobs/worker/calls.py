@@ -138,7 +138,7 @@ class Calls:
         """Take back jobs whose worker is gone; at most one sweep per `every_ms` over all workers."""
         names = ("stalled", "wait", "active", "stalled-check", "meta", "paused", "marker", "events", "repeat")
         found = await self._sweep(keys=self._keys.some(*names), args=[NEVER, self._keys.base, "", every_ms])
-        return [raw.decode() for raw in found]
+        return [raw.decode(errors="replace") for raw in found]
 
     async def wake(self) -> None:
         """Set the marker: some worker with a free lane looks once. Harmless when there is nothing."""

@@ -88,5 +88,7 @@ class Doorbell:
                         self.ring()
             except (HandbillError, RedisError) as error:
                 _log.info("worker-listens-again", queue=self._keys.queue, reason=str(error))
-                await asyncio.sleep(wait * (0.5 + random.random()))
-                wait = min(wait * 2, 1.0)
+            except Exception:  # noqa: BLE001 (without a listener the queue is looked at every few seconds only)
+                _log.exception("worker.listener_failed", queue=self._keys.queue)
+            await asyncio.sleep(wait * (0.5 + random.random()))
+            wait = min(wait * 2, 1.0)

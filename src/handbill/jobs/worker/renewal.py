@@ -97,7 +97,9 @@ class Renewal:
                         await asyncio.sleep(self._pause())
             except (HandbillError, RedisError) as error:
                 _log.warning("lock-renewal-waits", reason=str(error))
-                await asyncio.sleep(0.1)
+            except Exception:  # noqa: BLE001 (every lock of this process would be lost with the thread)
+                _log.exception("renewal.round_failed")
+            await asyncio.sleep(0.1)
 
     def _pause(self) -> float:
         """Until the next lock is due, but never so long that a stop or a new member waits."""
@@ -108,15 +110,21 @@ class Renewal:
         for member in self._members:
             if time.monotonic() < member.due:
                 continue
-            held = list(member.tokens.items())
-            if held:
-                lost, aborted = await self._renew(connection, member, held)
-                current = member.tokens
-                member.report(
-                    [wire_id for wire_id in lost if current.get(wire_id) == dict(held)[wire_id]],
-                    [(wire_id, reason) for wire_id, reason in aborted if wire_id in current],
-                )
+            try:
+                await self._renew_held(connection, member)
+            except RedisError as error:  # this queue's keys are not what they should be; the others' locks are kept
+                _log.error("renewal.queue_refused", queue=member.keys.queue, reason=str(error))
             member.due = time.monotonic() + member.lock_ms / 1000 / PARTS
+
+    async def _renew_held(self, connection: Connection, member: Holdings) -> None:
+        held = list(member.tokens.items())
+        if held:
+            lost, aborted = await self._renew(connection, member, held)
+            current = member.tokens
+            member.report(
+                [wire_id for wire_id in lost if current.get(wire_id) == dict(held)[wire_id]],
+                [(wire_id, reason) for wire_id, reason in aborted if wire_id in current],
+            )
 
     async def _renew(
         self, connection: Connection, member: Holdings, held: Sequence[tuple[str, str]]
@@ -128,4 +136,4 @@ class Renewal:
         )
         lost, flat = reply
         words = [word.decode(errors="replace") for word in flat]
-        return [raw.decode() for raw in lost], list(zip(words[::2], words[1::2], strict=True))
+        return [raw.decode(errors="replace") for raw in lost], list(zip(words[::2], words[1::2], strict=True))

@@ -58,6 +58,8 @@ class Running:
         job = self.job
         if job.deferred_failure is not None:
             return Outcome("failed", reason=job.deferred_failure)
+        if job.unreadable is not None:
+            return Outcome("failed", reason=job.unreadable)
         if handler is None:
             return Outcome("failed", reason=f"this worker has no handler for jobs named {job.name!r}")
         timer: asyncio.TimerHandle | None = None

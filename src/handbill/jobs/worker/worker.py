@@ -32,6 +32,8 @@ _log = logs.get("jobs.worker")
 T = TypeVar("T")
 
 IDLE_LOOK_S = 5.0
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.05, 1.0
+"""Between two tries of a dispatcher after an error."""
 STUBBORN_S = 5.0
 """How long a handler may ignore its interruption at stop before its job is handed back over its head."""
 REFUSALS = 5
@@ -145,22 +147,34 @@ class JobWorker:
         return len(self._lanes) < self.concurrency
 
     async def _dispatch(self) -> None:
-        """Fill free lanes; when there is nothing to start, wait for the bell."""
+        """Until the worker stops, whatever happens: with this task its queue would stand still."""
+        wait = FIRST_WAIT_S
         while not self._closing:
-            self._pulse.beat()
-            self._bell.answer()
-            if not self._has_free_lane():
-                await self._bell.wait(IDLE_LOOK_S)
-                continue
-            token = self._calls.token()
-            claimed = await self._insist(lambda again, t=token: self._calls.claim(t, again=again))  # type: ignore[misc]
-            if claimed is None:
-                continue
-            if claimed.job is None:
-                self._rest(claimed)
-                await self._bell.wait(IDLE_LOOK_S)
-            else:
-                self._open_lane(claimed)
+            try:
+                await self._fill_lane()
+                wait = FIRST_WAIT_S
+            except Exception as error:  # noqa: BLE001 (a job that was claimed and not read is swept up when its lock ends)
+                self._pulse.failed(error)
+                _log.exception("worker.dispatch_failed", queue=self.queue.name)
+                await asyncio.sleep(wait)
+                wait = min(wait * 2, LONGEST_WAIT_S)
+
+    async def _fill_lane(self) -> None:
+        """Start one job; when there is none to start, wait for the bell."""
+        self._pulse.beat()
+        self._bell.answer()
+        if not self._has_free_lane():
+            await self._bell.wait(IDLE_LOOK_S)
+            return
+        token = self._calls.token()
+        claimed = await self._insist(lambda again: self._calls.claim(token, again=again))
+        if claimed is None:
+            return
+        if claimed.job is None:
+            self._rest(claimed)
+            await self._bell.wait(IDLE_LOOK_S)
+        else:
+            self._open_lane(claimed)
 
     def _open_lane(self, claimed: Claimed) -> None:
         lane = asyncio.create_task(self._lane(claimed), name=f"{self.name}:lane")
@@ -296,6 +310,9 @@ class JobWorker:
                     await self._calls.recount(self._held())
             except (HandbillError, RedisError) as error:
                 self._pulse.failed(error)
+            except Exception as error:  # noqa: BLE001 (without the sweep a job of a dead worker never comes back)
+                self._pulse.failed(error)
+                _log.exception("worker.sweep_failed", queue=self.queue.name)
             await asyncio.sleep(self._stalled_ms / 1000)
 
     def _held(self) -> dict[str, int]:

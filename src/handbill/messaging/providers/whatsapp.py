@@ -11,6 +11,7 @@ import msgspec
 
 from handbill.kit.errors import Busy, Conflict, HandbillError, Invalid
 from handbill.kit.telemetry import metrics
+from handbill.kit.untrusted_json import UNREADABLE
 from handbill.messaging.errors import Action, by_code
 from handbill.messaging.limits import THROUGHPUT, TIERS
 from handbill.messaging.model import (
@@ -196,7 +197,7 @@ def outcome_of(reply: Reply | Unwritten | Lost) -> Outcome:
     if 200 <= reply.status < 300:
         try:
             sent = _sent(reply.body)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except UNREADABLE:
             return Lost("an answer that names no message", reply.status)
         if not sent.messages or not sent.messages[0].id:
             return Lost("an answer that names no message", reply.status)
@@ -214,7 +215,7 @@ def _address(contacts: Any) -> str | None:
 def _refused(reply: Reply) -> Refused | None:
     try:
         error = _failed(reply.body).error
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         return None
     details = error.error_data.details if isinstance(error.error_data, _Data) else ""
     return Refused(error.code, (details or error.message)[:500], reply.status, error.error_subcode)
@@ -227,7 +228,7 @@ def _answer(reply: Reply | Unwritten | Lost) -> dict[str, Any]:
     if 200 <= reply.status < 300:
         try:
             return msgspec.json.decode(reply.body, type=dict[str, Any])
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except UNREADABLE:
             raise Busy("The provider's answer cannot be read.", code="PROVIDER_AWAY", retry_after=30) from None
     refused = _refused(reply)
     if refused is None:

@@ -1,0 +1,50 @@
+"""JSON from outside: what reading it may raise, and how deep it may be.
+
+msgspec reads as many levels as the stack has left, so that a document which can be read in one place cannot be written
+in another. A limit far below that is checked on the bytes, before they are decoded.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import msgspec
+
+from handbill.kit.bounds import JSON_DEPTH
+from handbill.kit.errors import Invalid
+
+UNREADABLE = (msgspec.DecodeError, UnicodeError, RecursionError)
+"""All that msgspec raises for bytes or texts that are not the JSON they should be."""
+
+_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
+"""A level down is 1, a level up is -1 as a signed byte."""
+_OTHERS = bytes(set(range(256)) - set(b'[]{}"'))
+
+
+def is_deep(body: bytes, max_depth: int = JSON_DEPTH) -> bool:
+    """Whether a JSON document has more than so many levels. Linear; of malformed bytes it may say either."""
+    if body.count(b"[") + body.count(b"{") <= max_depth:
+        return False
+    # Without escapes every quote opens or closes a text, and without the rest two that touch hold nothing between them.
+    marks = body.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _OTHERS).replace(b'""', b"")
+    steps = b"".join(marks.split(b'"')[::2]).translate(_STEPS)
+    return max(itertools.accumulate(memoryview(steps).cast("b")), default=0) > max_depth
+
+
+def check_json(body: bytes) -> None:
+    """Raises Invalid for bytes that are not UTF-8 (BAD_JSON) or too deep (JSON_TOO_DEEP). It does not parse them."""
+    if not body.isascii():
+        try:
+            body.decode()
+        except UnicodeDecodeError as error:
+            raise Invalid(f"The body is not UTF-8 ({error}); nothing was changed.", code="BAD_JSON") from None
+    check_depth(body)
+
+
+def check_depth(body: bytes) -> None:
+    """Raises Invalid (JSON_TOO_DEEP) for a document with more than JSON_DEPTH levels."""
+    if is_deep(body):
+        raise Invalid(
+            f"The JSON is nested deeper than {JSON_DEPTH} levels; nothing was changed. Send flatter values.",
+            code="JSON_TOO_DEEP",
+        )
