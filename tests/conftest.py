@@ -92,6 +92,15 @@ async def clickhouse(engines: Engines) -> AsyncIterator[ClickHouse]:
         await adapter.stop()
 
 
+@pytest.fixture
+async def history(clickhouse: ClickHouse) -> ClickHouse:
+    """ClickHouse with its tables."""
+    from handbill.infra.migrations import migrate_clickhouse
+
+    await migrate_clickhouse(clickhouse)
+    return clickhouse
+
+
 MakeTenant = Callable[..., Awaitable[int]]
 
 

@@ -92,6 +92,9 @@ class Loop:
     segments: SegmentsService
     consumers: list[Consumer] = field(default_factory=list)
 
+    def lane_names(self) -> list[str]:
+        return [lane for lane, _ in self.lanes.all()]
+
     async def consumer(
         self, policy: ConsumerPolicy | None = None, *, start: bool = True, shipping: Shipping | None = None
     ) -> Consumer:

@@ -28,16 +28,12 @@ from handbill.kit.errors import Throttled
 from handbill.kit.ids import Ids
 from tests.conftest import MakeTenant
 from tests.kit import ledger
-from tests.kit.loop import Loop, loop, own_lanes
+from tests.kit.loop import loop, own_lanes
 from tests.kit.waiting import eventually
 
 EXPIRE = Sql("update events.lanes set lease_until = now() - interval '1 hour' where lane = any ($1::text[])", "expire")
 MANIFESTS = Sql("select count(*)::int from events.ch_batches where lane = any ($1::text[])", "manifests")
 QUICK = ConsumerPolicy(batch_wait_ms=1, lease_s=1)
-
-
-def names(house: Loop) -> list[str]:
-    return [lane for lane, _ in house.lanes.all()]
 
 
 async def kill(consumer: Consumer) -> None:
@@ -61,7 +57,7 @@ async def test_an_owner_of_an_older_epoch_commits_nothing(database: Database, re
         await house.events.accept(sent)
         store, sinks = EventStore(), [BannerSink(database), CapsSink(database, house.caps)]
         commit = Commit(database, store, sinks, Ids(), timedelta(seconds=60))
-        lane = names(house)[0]
+        lane = house.lane_names()[0]
         async with database.worker() as tx:
             for each, number in house.lanes.all():
                 await store.add_lane(tx, each, number)
@@ -102,7 +98,7 @@ async def test_leases_stolen_in_the_middle_of_the_work(database: Database, redis
             book.note([*sent, *sent[:10]])
             await house.events.accept([*sent, *sent[:10]])
             async with database.worker() as tx:
-                await tx.execute(EXPIRE, names(house))
+                await tx.execute(EXPIRE, house.lane_names())
         for consumer in house.consumers:
             await consumer.stop()
         await house.consumer()
@@ -134,7 +130,7 @@ async def test_lanes_are_shared_and_handed_back(database: Database, redis: Redis
         two = await house.consumer(QUICK)
 
         def shared() -> bool:
-            return len(one.lanes()) == 2 and sorted(one.lanes() + two.lanes()) == sorted(names(house))
+            return len(one.lanes()) == 2 and sorted(one.lanes() + two.lanes()) == sorted(house.lane_names())
 
         await eventually(shared, what="they share")
         await two.stop()
@@ -149,7 +145,7 @@ async def test_a_lane_nobody_knows_to_be_his_runs_out(database: Database, redis:
         async with database.worker() as tx:
             for lane, number in house.lanes.all():
                 await store.add_lane(tx, lane, number)
-            assert await store.claim(tx, names(house), consumer._worker, timedelta(seconds=0.5))
+            assert await store.claim(tx, house.lane_names(), consumer._worker, timedelta(seconds=0.5))
         await consumer.start()
         await eventually(lambda: len(consumer.lanes()) == 2, what="both lanes are worked on")
 
@@ -170,14 +166,14 @@ async def test_the_journal_is_trimmed_behind_and_never_before(
             await house.events.accept(sent)
             if turn % 3 == 0:
                 async with database.worker() as tx:
-                    await tx.execute(EXPIRE, names(house))
+                    await tx.execute(EXPIRE, house.lane_names())
         await house.drained()
         await ledger.check(database, book)
 
         async def short() -> bool:
-            left = [await redis.call("XLEN", house.keys.tagged("journal", lane)) for lane in names(house)]
+            left = [await redis.call("XLEN", house.keys.tagged("journal", lane)) for lane in house.lane_names()]
             async with database.worker() as tx:
-                return max(left) <= 1 and await tx.fetchval(MANIFESTS, names(house)) == 0
+                return max(left) <= 1 and await tx.fetchval(MANIFESTS, house.lane_names()) == 0
 
         await eventually(short, what="what is counted is forgotten")
 
@@ -199,7 +195,7 @@ async def test_a_noisy_tenant_never_holds_up_the_others(
         words = ledger.events(dice, [calm], 100, now)
         await house.events.accept(words)
         book.note(words)
-        main, overflow = names(house)
+        main, overflow = house.lane_names()
         held = await house.journal.lag(overflow, "0-0")
         assert held.events > 1_900
         slow = await house.consumer(ConsumerPolicy(batch_events=10, batch_wait_ms=0, lease_s=600, overflow_share=0.01))

@@ -14,8 +14,6 @@ from handbill.events.history import History
 from handbill.events.model import CapturedEvent, Event, Impression, View
 from handbill.events.policy import ConsumerPolicy
 from handbill.infra.clickhouse import ClickHouse
-from handbill.infra.journal.port import Journal
-from handbill.infra.migrations import migrate_clickhouse
 from handbill.infra.postgres import Database
 from handbill.infra.redis import Redis
 from handbill.infra.sqlfiles import Sql
@@ -55,19 +53,9 @@ class Swallowing(ClickHouse):
         await super().insert_columns(table, columns, values, token)
 
 
-@pytest.fixture
-async def history(clickhouse: ClickHouse) -> ClickHouse:
-    await migrate_clickhouse(clickhouse)
-    return clickhouse
-
-
-def names(house: Loop) -> list[str]:
-    return [lane for lane, _ in house.lanes.all()]
-
-
 async def states(house: Loop) -> list[tuple[bool, bool, int]]:
     async with house.database.worker() as tx:
-        return [(row["done"], row["audited"], row["lost"]) for row in await tx.fetch(STATES, names(house))]
+        return [(row["done"], row["audited"], row["lost"]) for row in await tx.fetch(STATES, house.lane_names())]
 
 
 async def export(house: Loop, events: Sequence[Event], history: ClickHouse, **options: Any) -> None:
@@ -131,13 +119,15 @@ async def test_nothing_is_done_while_every_row_is_swallowed(
             assert not any(done for done, _, _ in await states(house))
             await consumer.stop()
             assert not any(done for done, _, _ in await states(house))
-            assert sum(len(entry.bodies) for entry in await _everything(house.journal, names(house)[0])) == len(events)
+            assert await _held(house) == len(events)
     finally:
         await engine.stop()
 
 
-async def _everything(journal: Journal, lane: str) -> Any:
-    return await journal.read(lane, "0-0", events=10_000)
+async def _held(house: Loop) -> int:
+    """Events that the journal has in the loop's first lane."""
+    entries = await house.journal.read(house.lane_names()[0], "0-0", events=10_000)
+    return sum(len(entry.bodies) for entry in entries)
 
 
 async def test_rows_lost_after_their_export_are_exported_again_once(
@@ -169,12 +159,12 @@ async def test_what_the_journal_has_no_more_is_listed_as_lost(
         left = len(await stored(history, tenant))
         for consumer in house.consumers:
             await consumer.stop()
-        await redis.call("DEL", *(house.keys.tagged("journal", lane) for lane in names(house)))
+        await redis.call("DEL", *(house.keys.tagged("journal", lane) for lane in house.lane_names()))
         await audit(house, history)
-        lost = [each for each in await house.events.lost(limit=10_000) if each.lane in names(house)]
+        lost = [each for each in await house.events.lost(limit=10_000) if each.lane in house.lane_names()]
         assert sum(each.events for each in lost) == len(events) - left > 0
         await audit(house, history)
-        again = [each for each in await house.events.lost(limit=10_000) if each.lane in names(house)]
+        again = [each for each in await house.events.lost(limit=10_000) if each.lane in house.lane_names()]
         assert again == lost
 
 
@@ -239,17 +229,16 @@ async def test_a_journal_is_trimmed_only_behind_counted_batches(
                 await house.events.accept(events[at : at + 10])
             await house.drained()
             await eventually(lambda: engine.swallowed >= len(events), what="all were taken")
-            lane = names(house)[0]
             for run, _ in consumer._runs.values():
                 run._trimmed_at = -1e9
                 await run._trim()
-            assert sum(len(entry.bodies) for entry in await _everything(house.journal, lane)) == len(events)
+            assert await _held(house) == len(events)
             engine.swallows = False
             await shipped(house)
             for run, _ in consumer._runs.values():
                 run._trimmed_at = -1e9
                 await run._trim()
-            assert sum(len(entry.bodies) for entry in await _everything(house.journal, lane)) < len(events)
+            assert await _held(house) < len(events)
             assert await stored(history, tenant) == wanted(events)
             await consumer.stop()
     finally:

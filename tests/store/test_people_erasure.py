@@ -12,7 +12,6 @@ import pytest
 from handbill.events.model import CapturedEvent
 from handbill.events.model import Edge as SaidEdge
 from handbill.infra.clickhouse import ClickHouse
-from handbill.infra.migrations import migrate_clickhouse
 from handbill.infra.postgres import Database
 from handbill.infra.redis import Keys, Redis
 from handbill.infra.sqlfiles import Sql
@@ -55,12 +54,6 @@ class Gate(ClickHouse):
 class Away(ClickHouse):
     async def query(self, *_: Any, **__: Any) -> list[tuple[Any, ...]]:
         raise Busy("away")
-
-
-@pytest.fixture
-async def history(clickhouse: ClickHouse) -> ClickHouse:
-    await migrate_clickhouse(clickhouse)
-    return clickhouse
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from uuid import UUID
 
 import msgspec
-import pytest
 
 from handbill.events.batch import Batch, Owned, Parked
 from handbill.events.model import CapturedEvent, Row, encode, key
@@ -21,7 +20,6 @@ from handbill.events.shipping_rows import Record, RowMaker
 from handbill.events.shipping_store import Group, Load
 from handbill.events.store import EventStore
 from handbill.infra.clickhouse import ClickHouse
-from handbill.infra.migrations import migrate_clickhouse
 from handbill.infra.postgres import Database
 from handbill.infra.redis import Redis
 from handbill.infra.sqlfiles import Sql
@@ -37,12 +35,6 @@ FORGET = Sql("update events.parked set replayed_at = null where tenant_id = $1",
 UNDONE = Sql("update events.ch_batches set done_at = null where lane = any ($1::text[])", "test_undone")
 ONE_BY_ONE = ConsumerPolicy(batch_events=1, batch_wait_ms=0)
 GROUPS = Sql("select count(*)::int from events.ch_groups where id = any ($1::uuid[])", "test_groups")
-
-
-@pytest.fixture
-async def history(clickhouse: ClickHouse) -> ClickHouse:
-    await migrate_clickhouse(clickhouse)
-    return clickhouse
 
 
 class Clumsy(RowMaker):

@@ -22,7 +22,6 @@ from handbill.events.shipping_insert import Shipping
 from handbill.events.shipping_rows import Record, RowMaker
 from handbill.infra.clickhouse import ClickHouse, ClickHouseAway
 from handbill.infra.journal.streams import StreamsJournal
-from handbill.infra.migrations import migrate_clickhouse
 from handbill.infra.postgres import Database, derive
 from handbill.infra.redis import Redis
 from handbill.infra.sqlfiles import Sql
@@ -52,20 +51,9 @@ UNDONE = Sql(
 )
 
 
-@pytest.fixture
-async def history(clickhouse: ClickHouse) -> ClickHouse:
-    """ClickHouse with its tables."""
-    await migrate_clickhouse(clickhouse)
-    return clickhouse
-
-
-def names(house: Loop) -> list[str]:
-    return [lane for lane, _ in house.lanes.all()]
-
-
 async def unfinished(house: Loop) -> int:
     async with house.database.worker() as tx:
-        return int(await tx.fetchval(UNFINISHED, names(house)))
+        return int(await tx.fetchval(UNFINISHED, house.lane_names()))
 
 
 async def accepted(house: Loop, events: Sequence[Event], size: int = 50) -> None:
@@ -133,7 +121,7 @@ async def test_few_events_wait_for_others_and_then_go_together(
 
 def _begun(consumer: Consumer, house: Loop) -> bool:
     ships = consumer._ships
-    return len(ships) == len(names(house)) and all(shipper.shipped.is_set() for shipper, _ in ships.values())
+    return len(ships) == len(house.lane_names()) and all(shipper.shipped.is_set() for shipper, _ in ships.values())
 
 
 async def _some(clickhouse: ClickHouse, tenant: int, least: int) -> bool:
@@ -191,7 +179,7 @@ async def counted_only(house: Loop) -> None:
 async def unshipped_again(house: Loop, batches: int) -> int:
     """Counted batches that were not shipped wait for it from now on; how many events are in them."""
     async with house.database.worker() as tx:
-        return sum(row["events"] for row in await tx.fetch(UNDONE, names(house), batches))
+        return sum(row["events"] for row in await tx.fetch(UNDONE, house.lane_names(), batches))
 
 
 async def _one_shipper(owned: Owned, made: Shipping) -> None:
@@ -331,11 +319,11 @@ async def test_a_wiped_journal_leaves_a_list_of_what_is_missing(
         await counted_only(house)
         await unshipped_again(house, 1_000)
         waiting = await unfinished(house)
-        await redis.call("DEL", *(house.keys.tagged("journal", lane) for lane in names(house)))
-        await redis.call("DEL", *(house.keys.tagged("journal", lane, "meta") for lane in names(house)))
+        await redis.call("DEL", *(house.keys.tagged("journal", lane) for lane in house.lane_names()))
+        await redis.call("DEL", *(house.keys.tagged("journal", lane, "meta") for lane in house.lane_names()))
         await house.consumer(SMALL, shipping=shipping(database, history, house.journal, policy=AT_ONCE))
         await shipped(house)
-        lost = [each for each in await house.events.lost(limit=10_000) if each.lane in names(house)]
+        lost = [each for each in await house.events.lost(limit=10_000) if each.lane in house.lane_names()]
         assert len(lost) == waiting
         assert sum(each.events for each in lost) == len(events)
         assert await stored(history, tenant) == []
@@ -358,7 +346,7 @@ async def test_a_restored_store_is_asked_what_it_has(
         await shipped(house)
         await consumer.stop()
         async with database.worker() as tx:
-            await tx.execute(UNSHIPPED, names(house))
+            await tx.execute(UNSHIPPED, house.lane_names())
         assert await unfinished(house) > 0
         await house.consumer(SMALL, shipping=shipping(database, history, house.journal))
         await shipped(house)
