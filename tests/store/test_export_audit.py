@@ -35,7 +35,7 @@ WAIT = {"mutations_sync": 1}
 
 
 class Swallowing(ClickHouse):
-    """Answers well to every insert of events, and keeps only a part of the rows, as long as it is told to."""
+    """Answers well to every insert of events, and keeps only a part of the rows, while `swallows` is set."""
 
     def __init__(self, engines: Engines, kept: float) -> None:
         super().__init__(engines.clickhouse_url, engines.worker)
@@ -53,29 +53,29 @@ class Swallowing(ClickHouse):
         await super().insert_columns(table, columns, values, token)
 
 
-async def states(house: Loop) -> list[tuple[bool, bool, int]]:
-    async with house.database.worker() as tx:
-        return [(row["done"], row["audited"], row["lost"]) for row in await tx.fetch(STATES, house.lane_names())]
+async def states(app: Loop) -> list[tuple[bool, bool, int]]:
+    async with app.database.worker() as tx:
+        return [(row["done"], row["audited"], row["lost"]) for row in await tx.fetch(STATES, app.lane_names())]
 
 
-async def export(house: Loop, events: Sequence[Event], history: ClickHouse, **options: Any) -> None:
+async def export(app: Loop, events: Sequence[Event], history: ClickHouse, **options: Any) -> None:
     """Accept, count and export these, with a consumer that stays."""
-    await house.consumer(SMALL, shipping=shipping(house.database, history, house.journal, **options))
+    await app.consumer(SMALL, shipping=shipping(app.database, history, app.journal, **options))
     for at in range(0, len(events), 50):
-        await house.events.accept(events[at : at + 50])
-    await house.drained()
-    await shipped(house)
+        await app.events.accept(events[at : at + 50])
+    await app.drained()
+    await shipped(app)
 
 
-async def audit(house: Loop, history: ClickHouse, **options: Any) -> None:
-    made = shipping(house.database, history, house.journal, **options)
-    await ExportAuditor(made, house.clock, AT_ONCE).run()
+async def audit(app: Loop, history: ClickHouse, **options: Any) -> None:
+    made = shipping(app.database, history, app.journal, **options)
+    await ExportAuditor(made, app.clock, AT_ONCE).run()
 
 
-async def all_audited(house: Loop, history: ClickHouse) -> bool:
+async def all_audited(app: Loop, history: ClickHouse) -> bool:
     """Whatever the auditor sends back, the exporter exports again within some seconds."""
-    await audit(house, history)
-    return all(done and audited for done, audited, _ in await states(house))
+    await audit(app, history)
+    return all(done and audited for done, audited, _ in await states(app))
 
 
 @pytest.mark.parametrize("kept", [0.0, 0.6])
@@ -86,19 +86,19 @@ async def test_rows_that_were_taken_and_not_kept_are_not_done(
     engine = Swallowing(engines, kept)
     await engine.start()
     try:
-        async with loop(database, redis, main=1) as house:
-            events = captures(random.Random(21), tenant, 150, house.clock.now_ms())
-            await house.consumer(SMALL, shipping=shipping(database, engine, house.journal))
+        async with loop(database, redis, main=1) as app:
+            events = captures(random.Random(21), tenant, 150, app.clock.now_ms())
+            await app.consumer(SMALL, shipping=shipping(database, engine, app.journal))
             for at in range(0, len(events), 50):
-                await house.events.accept(events[at : at + 50])
-            await house.drained()
+                await app.events.accept(events[at : at + 50])
+            await app.drained()
             await eventually(
                 lambda: engine.swallowed > 20 or (kept and engine.swallowed > 5), what="rows are swallowed"
             )
             engine.swallows = False
-            await shipped(house)
+            await shipped(app)
             assert await stored(history, tenant) == wanted(events)
-            for consumer in house.consumers:
+            for consumer in app.consumers:
                 await consumer.stop()
     finally:
         await engine.stop()
@@ -110,23 +110,23 @@ async def test_nothing_is_done_while_every_row_is_swallowed(
     engine = Swallowing(engines, 0.0)
     await engine.start()
     try:
-        async with loop(database, redis, main=1) as house:
-            events = captures(random.Random(22), tenant, 60, house.clock.now_ms())
-            consumer = await house.consumer(SMALL, shipping=shipping(database, engine, house.journal))
-            await house.events.accept(events)
-            await house.drained()
+        async with loop(database, redis, main=1) as app:
+            events = captures(random.Random(22), tenant, 60, app.clock.now_ms())
+            consumer = await app.consumer(SMALL, shipping=shipping(database, engine, app.journal))
+            await app.events.accept(events)
+            await app.drained()
             await eventually(lambda: engine.swallowed >= 4 * len(events), what="it was tried again and again")
-            assert not any(done for done, _, _ in await states(house))
+            assert not any(done for done, _, _ in await states(app))
             await consumer.stop()
-            assert not any(done for done, _, _ in await states(house))
-            assert await _held(house) == len(events)
+            assert not any(done for done, _, _ in await states(app))
+            assert await _held(app) == len(events)
     finally:
         await engine.stop()
 
 
-async def _held(house: Loop) -> int:
+async def _held(app: Loop) -> int:
     """Events that the journal has in the loop's first lane."""
-    entries = await house.journal.read(house.lane_names()[0], "0-0", events=10_000)
+    entries = await app.journal.read(app.lane_names()[0], "0-0", events=10_000)
     return sum(len(entry.bodies) for entry in entries)
 
 
@@ -134,37 +134,37 @@ async def test_rows_lost_after_their_export_are_exported_again_once(
     database: Database, redis: Redis, history: ClickHouse, tenant: int
 ) -> None:
     """Also rows whose token the table still remembers, and of a batch that is there in part."""
-    async with loop(database, redis) as house:
-        events = captures(random.Random(23), tenant, 200, house.clock.now_ms())
-        await export(house, events, history)
+    async with loop(database, redis) as app:
+        events = captures(random.Random(23), tenant, 200, app.clock.now_ms())
+        await export(app, events, history)
         assert await stored(history, tenant) == wanted(events)
         await history.command(
             f"alter table events delete where tenant_id = {tenant} and cityHash64(event_key) % 3 = 0", WAIT
         )
         assert 0 < len(await stored(history, tenant)) < len(events)
-        await eventually(lambda: all_audited(house, history), what="every batch is complete and audited")
+        await eventually(lambda: all_audited(app, history), what="every batch is complete and audited")
         assert await stored(history, tenant) == wanted(events)
-        assert not any(lost for _, _, lost in await states(house))
+        assert not any(lost for _, _, lost in await states(app))
 
 
 async def test_what_the_journal_has_no_more_is_listed_as_lost(
     database: Database, redis: Redis, history: ClickHouse, tenant: int
 ) -> None:
-    async with loop(database, redis, main=1) as house:
-        events = captures(random.Random(24), tenant, 90, house.clock.now_ms())
-        await export(house, events, history)
+    async with loop(database, redis, main=1) as app:
+        events = captures(random.Random(24), tenant, 90, app.clock.now_ms())
+        await export(app, events, history)
         await history.command(
             f"alter table events delete where tenant_id = {tenant} and cityHash64(event_key) % 2 = 0", WAIT
         )
         left = len(await stored(history, tenant))
-        for consumer in house.consumers:
+        for consumer in app.consumers:
             await consumer.stop()
-        await redis.call("DEL", *(house.keys.tagged("journal", lane) for lane in house.lane_names()))
-        await audit(house, history)
-        lost = [each for each in await house.events.lost(limit=10_000) if each.lane in house.lane_names()]
+        await redis.call("DEL", *(app.keys.tagged("journal", lane) for lane in app.lane_names()))
+        await audit(app, history)
+        lost = [each for each in await app.events.lost(limit=10_000) if each.lane in app.lane_names()]
         assert sum(each.events for each in lost) == len(events) - left > 0
-        await audit(house, history)
-        again = [each for each in await house.events.lost(limit=10_000) if each.lane in house.lane_names()]
+        await audit(app, history)
+        again = [each for each in await app.events.lost(limit=10_000) if each.lane in app.lane_names()]
         assert again == lost
 
 
@@ -178,19 +178,19 @@ async def test_a_batch_exported_again_brings_no_erased_name_back(
         return {tenant}
 
     page = "https://shop.example/annabel"
-    async with loop(database, redis, main=1) as house:
-        now = house.clock.now_ms()
-        banner = (await house.shop(tenant)).banners[0]
+    async with loop(database, redis, main=1) as app:
+        now = app.clock.now_ms()
+        banner = (await app.shop(tenant)).banners[0]
         events: list[Event] = [
             CapturedEvent(tenant, "mail-1", now, now, "paid", "annabel@shop.example", "own", b'{"to":"annabel"}',
                           session="annabel-s", ip="203.0.113.9", url=page),
             Impression(tenant, "i-annabel", now, now, banner, user="annabel", page=page, referrer="annabel"),
             View(tenant, "v-annabel", now, now, banner, user="annabel", device_id="annabel-phone"),
         ]  # fmt: skip
-        await export(house, events, history, erased=erased)
+        await export(app, events, history, erased=erased)
         assert await stored(history, tenant) == wanted(events)
         await history.command(f"alter table events delete where tenant_id = {tenant}", WAIT)
-        await eventually(lambda: all_audited(house, history), what="every batch is complete and audited")
+        await eventually(lambda: all_audited(app, history), what="every batch is complete and audited")
         assert await stored(history, tenant) == wanted(events)
         rows = await history.query("select * from events where tenant_id = {t:UInt32}", {"t": tenant})
         assert all("annabel" not in str(value) for row in rows for value in row)
@@ -202,16 +202,16 @@ async def test_a_month_that_retention_dropped_is_not_missing(
     async def classes(tenants: object) -> dict[int, int]:
         return {tenant: 7}
 
-    async with loop(database, redis, main=1) as house:
-        now = house.clock.now_ms()
+    async with loop(database, redis, main=1) as app:
+        now = app.clock.now_ms()
         old = now - 300 * DAY_MS
         events = [CapturedEvent(tenant, "h", old, now, "paid", "d", "own", marks=("historical",))]
-        await export(house, events, history, classes=classes)
+        await export(app, events, history, classes=classes)
         assert len(await stored(history, tenant)) == 1
-        await History(history, house.clock).drop(from_ms(now))
+        await History(history, app.clock).drop(from_ms(now))
         assert await stored(history, tenant) == []
-        await audit(house, history, classes=classes)
-        assert await states(house) == [(True, True, 0)]
+        await audit(app, history, classes=classes)
+        assert await states(app) == [(True, True, 0)]
 
 
 async def test_a_journal_is_trimmed_only_behind_counted_batches(
@@ -222,23 +222,23 @@ async def test_a_journal_is_trimmed_only_behind_counted_batches(
     engine = Swallowing(engines, 0.0)
     await engine.start()
     try:
-        async with loop(database, redis, main=1) as house:
-            events = captures(random.Random(25), tenant, 80, house.clock.now_ms())
-            consumer = await house.consumer(eager, shipping=shipping(database, engine, house.journal))
+        async with loop(database, redis, main=1) as app:
+            events = captures(random.Random(25), tenant, 80, app.clock.now_ms())
+            consumer = await app.consumer(eager, shipping=shipping(database, engine, app.journal))
             for at in range(0, len(events), 10):
-                await house.events.accept(events[at : at + 10])
-            await house.drained()
+                await app.events.accept(events[at : at + 10])
+            await app.drained()
             await eventually(lambda: engine.swallowed >= len(events), what="all were taken")
             for run, _ in consumer._runs.values():
                 run._trimmed_at = -1e9
                 await run._trim()
-            assert await _held(house) == len(events)
+            assert await _held(app) == len(events)
             engine.swallows = False
-            await shipped(house)
+            await shipped(app)
             for run, _ in consumer._runs.values():
                 run._trimmed_at = -1e9
                 await run._trim()
-            assert await _held(house) < len(events)
+            assert await _held(app) < len(events)
             assert await stored(history, tenant) == wanted(events)
             await consumer.stop()
     finally:
