@@ -11,13 +11,16 @@ import pytest
 
 from handbill.events.export_audit import AuditPolicy, ExportAuditor
 from handbill.events.history import History
-from handbill.events.model import CapturedEvent, Event, Impression, View
+from handbill.events.model import CapturedEvent, Event, Impression, Row, View, key
 from handbill.events.policy import ConsumerPolicy
+from handbill.events.shipping_present import count_rows
+from handbill.events.shipping_store import Load
 from handbill.infra.clickhouse import ClickHouse
 from handbill.infra.postgres import Database
 from handbill.infra.redis import Redis
 from handbill.infra.sqlfiles import Sql
 from handbill.kit.clock import from_ms
+from handbill.kit.ids import Ids
 from tests.kit.engines import Engines
 from tests.kit.loop import Loop, loop
 from tests.kit.shipping import captures, shipped, shipping, stored, wanted
@@ -194,6 +197,20 @@ async def test_a_batch_exported_again_brings_no_erased_name_back(
         assert await stored(history, tenant) == wanted(events)
         rows = await history.query("select * from events where tenant_id = {t:UInt32}", {"t": tenant})
         assert all("annabel" not in str(value) for row in rows for value in row)
+
+
+async def test_a_group_of_more_tenants_than_a_statement_could_name_is_counted(history: ClickHouse) -> None:
+    """Forty thousand numbers of seven digits are more than the 256 KB that a statement may have."""
+    ids, first = Ids(), random.Random(26).randrange(3_000_000, 9_000_000)
+    batch, absent = (Load(ids.new(), "0-0", "1-0", b"\xff", 8) for _ in range(2))
+    at, numbers = 1_790_000_000_000, range(first, first + 40_000)
+    events = [CapturedEvent(number, "e", at, at, "paid", "d", "own") for number in numbers]
+    rows = [Row(place, key(event.kind, event.id), event, b"") for place, event in enumerate(events)]
+    columns = ("tenant_id", "at", "event_key", "batch_id")
+    made = [(row.event.tenant, from_ms(at), row.key, batch.id.bytes) for row in rows[:30_000]]
+    await history.insert("events", columns, made, str(ids.new()))
+    found = await count_rows(history, [(batch if row.place % 2 else absent, row) for row in rows])
+    assert (found[batch.id], found[absent.id]) == (30_000, 0)
 
 
 async def test_a_month_that_retention_dropped_is_not_missing(

@@ -14,6 +14,7 @@ from handbill.infra.clickhouse import ClickHouse
 
 Q = sqlfiles.queries("handbill.events")
 AT_ONCE = 1_000
+MAX_TENANTS = 1_000
 
 
 async def present(clickhouse: ClickHouse, rows: Sequence[Row]) -> set[tuple[int, bytes]]:
@@ -31,9 +32,15 @@ async def present(clickhouse: ClickHouse, rows: Sequence[Row]) -> set[tuple[int,
 
 
 async def count_rows(clickhouse: ClickHouse, rows: Sequence[tuple[Load, Row]]) -> Counter[UUID]:
-    """How many rows are there of each batch that these come from, among their tenants and between their times."""
-    tenants, batches = _tenants([row for _, row in rows]), _batches({load.id for load, _ in rows})
-    statement = Q.stored_rows.text.replace("<<tenants>>", tenants).replace("<<batches>>", batches)
+    """How many rows are there of each batch that these come from, among their tenants and between their times.
+
+    Tenants and times lead to the rows; a list of too many tenants would be longer than a statement may be.
+    """
+    batches = {load.id for load, _ in rows}
+    if len({row.event.tenant for _, row in rows}) > MAX_TENANTS:
+        return await count_batches(clickhouse, batches)
+    tenants = _tenants([row for _, row in rows])
+    statement = Q.stored_rows.text.replace("<<tenants>>", tenants).replace("<<batches>>", _batches(batches))
     times = [row.event.at for _, row in rows]
     return _numbers(await clickhouse.query(statement, {"start": min(times), "end": max(times)}, again=False))
 
