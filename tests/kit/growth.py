@@ -1,10 +1,16 @@
-"""Whether the CPU time of a call grows faster than its input. Only the CPU of this thread counts."""
+"""Whether the CPU time of a call grows faster than its input. Only the CPU of this thread counts.
+
+What else the machine does costs CPU too: caches are lost, a core is shared. It comes and goes in waves that are longer
+than a measurement. So sizes are measured in turn, round after round, and the least of each is compared: it only falls
+towards the true cost, while a quadratic call stays at four times as much however often it is measured.
+"""
 
 from __future__ import annotations
 
+import itertools
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import TypeVar
@@ -21,6 +27,10 @@ SCREEN = 1 << 14
 """Sizes grow up to here: a quadratic call is above the floor by then."""
 BUDGET_S = 1.5
 """One measurement that takes longer is not linear at any size used here."""
+LEAST_ROUNDS, MOST_ROUNDS = 3, 25
+LARGEST_BLOCK = 31 << 20
+"""glibc asks the kernel for each block above a threshold, and that raises the threshold up to 32 MB when one is
+freed. Sizes on both sides of it would differ by the kernel's page faults as well: 2.6 times as much was seen."""
 
 
 class TooSlow(Exception):
@@ -36,21 +46,29 @@ def growth(make: Callable[[int], T], call: Callable[[T], object], limit: int) ->
                 size = min(2 * size, limit)
             if spent < (CHEAP_S if size == limit else FLOOR_S):
                 return None
-            return _compared(make, call, min(size, limit // 2), limit)
+            size = min(size, limit // 2)
     except TooSlow:
         return f"takes more than {BUDGET_S:g} s of CPU at a size of about {size}"
+    once, twice = make(size), make(2 * size)
+    wrong = doubling([lambda: call(once), lambda: call(twice)])
+    return wrong and f"{size} and {2 * size}: {wrong}"
 
 
-def _compared(make: Callable[[int], T], call: Callable[[T], object], size: int, limit: int) -> str | None:
-    """Two sizes in a row must fail: one may be a disturbance of the machine."""
-    seen = []
-    for _ in range(2):
-        once, twice = _cpu(call, make(size), runs=3), _cpu(call, make(2 * size), runs=3)
-        seen.append(f"{size}: {once * 1e3:.2f} ms, {2 * size}: {twice * 1e3:.2f} ms")
-        if twice <= RATIO * once or twice < CHEAP_S:
+def doubling(calls: Sequence[Callable[[], object]], slack_s: float = CHEAP_S) -> str | None:
+    """What is wrong with the growth of calls whose input doubles from each to the next, or None."""
+    least = [float("inf")] * len(calls)
+    bytes(LARGEST_BLOCK)
+    for done in range(1, MOST_ROUNDS + 1):
+        for place, call in enumerate(calls):
+            try:
+                with _budget():
+                    least[place] = min(least[place], _cpu(lambda call: call(), call, runs=1))
+            except TooSlow:
+                return f"input {place} takes more than {BUDGET_S:g} s of CPU"
+        pairs = list(itertools.pairwise(least))
+        if done >= LEAST_ROUNDS and all(twice <= RATIO * once + slack_s for once, twice in pairs):
             return None
-        size = min(2 * size, limit // 2)
-    return "; ".join(seen)
+    return ", ".join(f"{spent * 1e3:.2f} ms" for spent in least)
 
 
 def _cpu(call: Callable[[T], object], value: T, runs: int) -> float:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import itertools
-import time
 import tracemalloc
 from collections.abc import Callable
 from urllib.parse import parse_qs, urlencode
@@ -23,6 +21,7 @@ from handbill.kit.errors import HandbillError, Invalid, TooLarge, Unsupported
 from handbill.kit.forms import parse_form
 from handbill.kit.inflate import OUTPUT_BYTES, STEP_BYTES
 from tests.kit.dialects import PACKERS, read, request
+from tests.kit.growth import doubling
 
 LIMIT = 100_000
 calm = settings(suppress_health_check=[HealthCheck.too_slow])  # a busy machine is no fault of the parsers
@@ -148,16 +147,6 @@ COSTLY: dict[str, tuple[Callable[[int], bytes], int]] = {
 }
 
 
-def cpu_seconds(work: Callable[[], object]) -> float:
-    """The least of three runs, in time of this thread on a processor."""
-    found = []
-    for _ in range(3):
-        before = time.thread_time()
-        work()
-        found.append(time.thread_time() - before)
-    return min(found)
-
-
 def unpacked_or_refused(body: bytes) -> None:
     try:
         unpack(body, 20 << 20)
@@ -170,9 +159,7 @@ def test_twice_the_input_takes_twice_the_time(name: str) -> None:
     made, most = COSTLY[name]
     bodies = [made(most // 4), made(most // 2), made(most)]
     assert len(bodies[-1]) <= 20 << 20
-    spent = [cpu_seconds(lambda body=body: unpacked_or_refused(body)) for body in bodies]  # type: ignore[misc]
-    for half, whole in itertools.pairwise(spent):
-        assert whole <= 2.5 * half + 0.005, (name, spent)
+    assert doubling([lambda body=body: unpacked_or_refused(body) for body in bodies]) is None  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("part", [b"%", b"%41", b"%41a", b"+", b"\\", b"&", b"=", b"a"])
@@ -185,9 +172,7 @@ def test_forms_are_read_in_linear_time(part: bytes) -> None:
 
     most = (8 << 20) // len(part)
     bodies = [part * size for size in (most // 4, most // 2, most)]
-    spent = [cpu_seconds(lambda body=body: read_form(body)) for body in bodies]  # type: ignore[misc]
-    for half, whole in itertools.pairwise(spent):
-        assert whole <= 2.5 * half + 0.005, spent
+    assert doubling([lambda body=body: read_form(body) for body in bodies]) is None  # type: ignore[misc]
 
 
 @calm
