@@ -19,7 +19,9 @@ CHEAP = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
 
 def service(database: Database, redis: Redis, clock: Any = None, **options: Any) -> TenantService:
     """Not started: it hears nothing from other processes until it is."""
-    return TenantService(database, redis, seal_key=b"s" * 32, clock=clock, passwords=Passwords(CHEAP), **options)
+    return TenantService(
+        database, redis, seal_key=b"s" * 32, clock=clock, passwords=Passwords(CHEAP), **{"login_step_s": 0, **options}
+    )
 
 
 def sql(text: str) -> Sql:

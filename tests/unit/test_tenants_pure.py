@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from handbill.kit.errors import Broken, Busy
 from handbill.tenants import keys
 from handbill.tenants.audit import HIDDEN, shown
-from handbill.tenants.model import ROLE_SCOPES, Principal
+from handbill.tenants.grants import Authority
+from handbill.tenants.model import ROLE_SCOPES, Principal, Role
 from handbill.tenants.passwords import WAITING, Passwords
 from handbill.tenants.seals import Sealer, sealer_for
 
@@ -94,8 +95,20 @@ def test_nobody_grants_more_than_they_hold(
     held: frozenset[str], given_away: frozenset[str], room: str, verb: str
 ) -> None:
     giver, taker = principal(*held), principal(*given_away)
-    if giver.may_grant(given_away) and taker.allows(f"{room}:{verb}"):
+    if not Authority(held).missing(given_away) and taker.allows(f"{room}:{verb}"):
         assert giver.allows(f"{room}:{verb}")
+
+
+@given(st.frozensets(SCOPES, max_size=4), st.sampled_from(["owner", "operator", "viewer"]))
+def test_a_role_is_given_only_by_who_holds_all_of_it(held: frozenset[str], role: Role) -> None:
+    authority = Authority(held)
+    if not authority.missing(ROLE_SCOPES[role]):
+        user = Principal(1, "session", ROLE_SCOPES[role], "u", role=role)
+        for room in ("keys", "users", "banners", "audit", "tenants"):
+            for verb in ("read", "write"):
+                assert not user.allows(f"{room}:{verb}") or principal(*held).allows(f"{room}:{verb}")
+    for lesser in ("operator", "viewer"):
+        assert Authority(ROLE_SCOPES[lesser], lesser).missing(ROLE_SCOPES[role]), "operators and viewers give no role"
 
 
 JSON = st.recursive(

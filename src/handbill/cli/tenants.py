@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import sys
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, TypeVar
 from uuid import UUID
 
@@ -117,13 +118,18 @@ def key_create(
     kind: Annotated[str, typer.Option(help="write (publishable: track and decide) or secret.")] = "secret",
     name: Annotated[str, typer.Option(help="What it is for.")] = "made on the command line",
     scopes: Annotated[str, typer.Option(help="Scopes of a secret key, separated by commas; all by default.")] = "",
+    days: Annotated[
+        int | None, typer.Option(min=1, max=3650, help="Expires after so many days; never by default.")
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Create a key. A secret key is shown this once and never again."""
     from handbill.tenants.model import NewKey
 
     words = [scope.strip() for scope in scopes.split(",") if scope.strip()]
-    new = valid(NewKey, kind=kind, name=name, scopes=words or (["*"] if kind == "secret" else []))
+    expires_at = None if days is None else (datetime.now(UTC) + timedelta(days=days)).isoformat()
+    granted = words or (["*"] if kind == "secret" else [])
+    new = valid(NewKey, kind=kind, name=name, scopes=granted, expires_at=expires_at)
     made = _of(slug, lambda house, number: house.tenants.create_key(number, new, actor=ACTOR))
     show(made, as_json, lambda: f"{made.key}\nKeep it now: a secret key is not shown again.")
 
@@ -183,15 +189,22 @@ def user_ls(slug: TenantArgument, as_json: JsonFlag = False) -> None:
 
 
 @user.command("passwd")
-def user_passwd(email: str, as_json: JsonFlag = False) -> None:
+def user_passwd(
+    email: str,
+    slug: Annotated[str | None, typer.Option("--tenant", help="Needed where several tenants have the address.")] = None,
+    as_json: JsonFlag = False,
+) -> None:
     """Set a user's password; it is asked for, or read from standard input. Ends the user's sessions."""
     password = _password()
 
     async def work(house: House) -> None:
-        found = await house.tenants.accounts.find(email)
-        if found is None:
+        found = await house.tenants.accounts.find(email, slug)
+        if not found:
             raise NotFound(f"No user has the address {email}. Nothing was changed.", code="USER_NOT_FOUND")
-        await house.tenants.accounts.set_password(*found, password, actor=ACTOR)
+        if len(found) > 1:
+            slugs = ", ".join([(await house.tenants.get_tenant(one.tenant_id))[0].slug for one in found])
+            raise Invalid(f"Users of {slugs} have the address {email}; name one with --tenant. Nothing was changed.")
+        await house.tenants.accounts.set_password(found[0].tenant_id, found[0].user_id, password, actor=ACTOR)
 
     with_house(work)
     show({"user": email}, as_json, lambda: f"The password of {email} is set.")

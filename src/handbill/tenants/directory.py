@@ -247,7 +247,8 @@ class Directory:
         if key.kind == "write":
             principal = Principal(tenant_id, "write_key", WRITE_KEY_SCOPES, f"key {key.hint}")
         else:
-            principal = Principal(tenant_id, "secret_key", frozenset(key.scopes), f"key {key.name} ({key.hint})")
+            actor = f"key {key.name} ({key.hint})"
+            principal = Principal(tenant_id, "secret_key", frozenset(key.scopes), actor, key_id=key_id)
         lives = self._fresh_s
         if key.expires_at is not None:
             lives = min(lives, (key.expires_at - now).total_seconds())

@@ -23,6 +23,8 @@ Email = Annotated[str, Meta(min_length=3, max_length=254, pattern=r"^[^\s@]+@[^\
 Password = Annotated[str, Meta(min_length=10, max_length=1024)]
 
 SESSION_COOKIE = "handbill_session"
+BROWSER_COOKIE = "handbill_browser"
+"""Says that this browser logged in before; it opens nothing."""
 SECRET_KEY_PREFIX = "hbs_"  # noqa: S105 - a prefix, not a password
 
 CHANGES = "handbill:tenants"
@@ -47,21 +49,23 @@ class Principal(msgspec.Struct, frozen=True):
     user_id: UUID | None = None
     session_id: UUID | None = None
     subject: str | None = None
+    key_id: UUID | None = None
 
     def allows(self, scope: str) -> bool:
         """Whether this principal has `room:read` or `room:write`."""
-        room, _, verb = scope.partition(":")
-        if self.role == "operator" and verb == "write" and room in _OWNERS_ROOMS:
-            return False
-        return bool(self.scopes & {"*", scope, f"*:{verb}"})
+        return allows(self.scopes, self.role, scope)
 
-    def may_grant(self, scopes: frozenset[str]) -> bool:
-        """Nobody hands out more than they hold. A wildcard can only be granted by whoever holds as wide a one."""
-        if self.role == "owner" or "*" in self.scopes:
-            return True
-        if self.role == "operator":
-            return False
-        return all(scope in self.scopes or ("*" not in scope and self.allows(scope)) for scope in scopes)
+
+Actor = Principal | str
+"""Who makes a change: a tenant's key or user, bound by what it holds; or, by its name, a program of the operator."""
+
+
+def allows(scopes: frozenset[str], role: Role | None, scope: str) -> bool:
+    """Whether these scopes, in this role, include the scope."""
+    room, _, verb = scope.partition(":")
+    if role == "operator" and verb == "write" and room in _OWNERS_ROOMS:
+        return False
+    return bool(scopes & {"*", scope, f"*:{verb}"})
 
 
 ROLE_SCOPES: dict[str, frozenset[str]] = {

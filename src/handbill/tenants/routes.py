@@ -9,16 +9,18 @@ from typing import Annotated, Any
 from uuid import UUID
 
 import msgspec
-from litestar import Controller, Response, delete, get, patch, post
+from litestar import Controller, Request, Response, delete, get, patch, post
 from litestar.datastructures import Cookie
 from litestar.di import NamedDependency
-from litestar.params import FromPath, HeaderParameter, JSONBody, QueryParameter, SkipValidation
+from litestar.params import CookieParameter, FromPath, HeaderParameter, JSONBody, QueryParameter, SkipValidation
 from msgspec import Meta
 
 from handbill.kit.etags import etag, wanted_version
 from handbill.kit.pages import LIMIT_DEFAULT, LIMIT_MAX, Page
 from handbill.tenants import examples
+from handbill.tenants.logins import BROWSER_TOKEN_DAYS
 from handbill.tenants.model import (
+    BROWSER_COOKIE,
     SESSION_COOKIE,
     AuditEntry,
     Email,
@@ -30,6 +32,7 @@ from handbill.tenants.model import (
     NewUser,
     Principal,
     Session,
+    Slug,
     Tenant,
     TenantPatch,
     TenantSettings,
@@ -61,6 +64,7 @@ class Login(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     email: Email
     password: Annotated[str, Meta(min_length=1, max_length=1024)]
     cookie: bool = False
+    tenant: Slug | None = None
 
 
 class Rotation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -123,7 +127,7 @@ class KeyRoutes(Controller):
     )
     async def create(self, tenants: Tenants, principal: Who, data: JSONBody[NewKey]) -> KeyMade:
         """Create a key. `key` is its clear text: a secret key is shown here and never again."""
-        return await tenants.create_key(principal.tenant_id, data, actor=principal.actor, granted_by=principal)
+        return await tenants.create_key(principal.tenant_id, data, actor=principal)
 
     @post(
         "/{key_id:uuid}/rotate",
@@ -134,9 +138,7 @@ class KeyRoutes(Controller):
         self, tenants: Tenants, principal: Who, key_id: FromPath[UUID], data: JSONBody[Rotation]
     ) -> KeyMade:
         """Create the key's successor; the old key works on until the overlap ends."""
-        return await tenants.rotate_key(
-            principal.tenant_id, key_id, actor=principal.actor, overlap_s=data.overlap_s, granted_by=principal
-        )
+        return await tenants.rotate_key(principal.tenant_id, key_id, actor=principal, overlap_s=data.overlap_s)
 
     @delete(
         "/{key_id:uuid}",
@@ -146,7 +148,7 @@ class KeyRoutes(Controller):
     )
     async def revoke(self, tenants: Tenants, principal: Who, key_id: FromPath[UUID]) -> Key:
         """End a key at once. Revoking it again changes nothing."""
-        return await tenants.revoke_key(principal.tenant_id, key_id, actor=principal.actor)
+        return await tenants.revoke_key(principal.tenant_id, key_id, actor=principal)
 
 
 class UserRoutes(Controller):
@@ -165,8 +167,8 @@ class UserRoutes(Controller):
         opt={"scope": "users:write", "example": examples.USER, "body_example": examples.NEW_USER},
     )
     async def create(self, tenants: Tenants, principal: Who, data: JSONBody[NewUser]) -> User:
-        """Create a user. An address is known once in the whole installation."""
-        return await tenants.accounts.create_user(principal.tenant_id, data, actor=principal.actor)
+        """Create a user with a role that is no more than you hold. An e-mail address is unique in its tenant."""
+        return await tenants.accounts.create_user(principal.tenant_id, data, actor=principal)
 
     @get("/{user_id:uuid}", operation_id="getUser", opt={"scope": "users:read", "example": examples.USER})
     async def read(self, tenants: Tenants, principal: Who, user_id: FromPath[UUID]) -> Response[User]:
@@ -189,14 +191,14 @@ class UserRoutes(Controller):
     ) -> Response[User]:
         """Change a user's name, role or password. A new role or password ends the user's sessions."""
         user = await tenants.accounts.change_user(
-            principal.tenant_id, user_id, data, actor=principal.actor, if_version=wanted_version(if_match)
+            principal.tenant_id, user_id, data, actor=principal, if_version=wanted_version(if_match)
         )
         return Response(user, headers={"ETag": etag(user.version)})
 
     @delete("/{user_id:uuid}", operation_id="deleteUser", opt={"scope": "users:write"})
     async def remove(self, tenants: Tenants, principal: Who, user_id: FromPath[UUID]) -> None:
         """Remove a user and end its sessions. A tenant keeps at least one owner."""
-        await tenants.accounts.delete_user(principal.tenant_id, user_id, actor=principal.actor)
+        await tenants.accounts.delete_user(principal.tenant_id, user_id, actor=principal)
 
 
 class RecordRoutes(Controller):
@@ -251,12 +253,29 @@ class AuthRoutes(Controller):
         status_code=200,
         opt={"public": True, "example": examples.SESSION, "body_example": examples.LOGIN},
     )
-    async def login(self, tenants: Tenants, data: JSONBody[Login], secure_cookies: SecureCookies) -> Response[Session]:
-        """Open a session. With `cookie` the token is set as a cookie too; changes then need the CSRF token."""
-        session = await tenants.accounts.login(data.email, data.password)
+    async def login(
+        self,
+        request: Request[Any, Any, Any],
+        tenants: Tenants,
+        data: JSONBody[Login],
+        secure_cookies: SecureCookies,
+        browser: Annotated[str | None, CookieParameter(name=BROWSER_COOKIE, max_length=200)] = None,
+    ) -> Response[Session]:
+        """Open a session. With `cookie` the token is set as a cookie too; changes then need the CSRF token.
+
+        `tenant`, a slug, is needed only where your e-mail address and password open accounts in several tenants.
+        """
+        session = await tenants.accounts.login(
+            data.email,
+            data.password,
+            address=request.scope["state"]["client_ip"],
+            tenant_slug=data.tenant,
+            browser=browser,
+        )
         cookies: list[Cookie] = []
         if data.cookie:
             cookies.append(_cookie(session.token, secure=secure_cookies, expired=False))
+            cookies.append(_browser_cookie(tenants.accounts.browser_token(data.email), secure=secure_cookies))
         return Response(session, cookies=cookies, headers={"Cache-Control": "no-store"})
 
     @post("/logout", operation_id="logout", status_code=204, opt={"signed_in": True})
@@ -274,6 +293,14 @@ class AuthRoutes(Controller):
 def _cookie(value: str, *, secure: bool, expired: bool) -> Cookie:
     options: dict[str, Any] = {"max_age": 0} if expired else {}
     return Cookie(key=SESSION_COOKIE, value=value, path="/", httponly=True, secure=secure, samesite="strict", **options)
+
+
+def _browser_cookie(value: str, *, secure: bool) -> Cookie:
+    """Outlives the session and gives no rights: it only exempts the browser from others' failed logins."""
+    life = BROWSER_TOKEN_DAYS * 86_400
+    return Cookie(
+        key=BROWSER_COOKIE, value=value, path="/auth", httponly=True, secure=secure, samesite="strict", max_age=life
+    )
 
 
 handlers = [TenantRoutes, KeyRoutes, UserRoutes, RecordRoutes, AuthRoutes]

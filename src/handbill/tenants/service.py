@@ -17,26 +17,28 @@ from handbill.infra.redis.keys import Keys
 from handbill.infra.state import StateTable
 from handbill.kit import etags
 from handbill.kit.clock import Clock, SystemClock
-from handbill.kit.errors import Busy, Conflict, Fault, Forbidden, Invalid, NotFound
+from handbill.kit.errors import Busy, Conflict, Fault, Invalid, NotFound
 from handbill.kit.ids import Ids
 from handbill.kit.pages import Page, page
 from handbill.kit.telemetry import logs
 from handbill.tenants import jwks, keys, store
-from handbill.tenants.accounts import Accounts
+from handbill.tenants.accounts import LOGIN_STEP_S, Accounts
 from handbill.tenants.audit import Audit
 from handbill.tenants.cursors import after_id, id_of
 from handbill.tenants.directory import FRESH_S, Directory, Profile, secret_place
 from handbill.tenants.erasure import Eraser, Erasures
+from handbill.tenants.grants import actor_name, current_authority
 from handbill.tenants.keys import csrf_matches, find_keys
+from handbill.tenants.logins import LoginLimits
 from handbill.tenants.model import (
     CHANGES,
+    Actor,
     AuditEntry,
     JwtRules,
     Key,
     KeyMade,
     NewKey,
     NewTenant,
-    Principal,
     SettingsPatch,
     Status,
     Tenant,
@@ -90,6 +92,7 @@ class TenantService:
         seal_key: bytes,
         clock: Clock | None = None,
         session_hours: int = 12,
+        login_step_s: float = LOGIN_STEP_S,
         key_cache_seconds: float = FRESH_S,
         passwords: Passwords | None = None,
         outgoing: Outgoing | None = None,
@@ -109,14 +112,14 @@ class TenantService:
         self.replays = Replays(database, self._clock)
         self.accounts = Accounts(
             database,
-            redis,
+            LoginLimits(redis, redis_keys or Keys(), seal_key),
             self.audit,
             passwords or Passwords(),
             self._tell,
             self._clock,
             self._ids,
-            redis_keys=redis_keys or Keys(),
             session_hours=session_hours,
+            login_step_s=login_step_s,
         )
 
     async def start(self) -> None:
@@ -253,19 +256,19 @@ class TenantService:
 
     # --- keys
 
-    async def create_key(
-        self, tenant_id: int, new: NewKey, *, actor: str, granted_by: Principal | None = None
-    ) -> KeyMade:
+    async def create_key(self, tenant_id: int, new: NewKey, *, actor: Actor) -> KeyMade:
         """A fresh key; its clear text is in the answer and, for a secret key, nowhere else ever again."""
+        now = self._clock.now()
         if new.kind == "write" and new.scopes:
             raise Invalid(
                 "A write key has no scopes: it can track and decide.", faults=[Fault("scopes", "must be empty")]
             )
-        if new.expires_at is not None and new.expires_at <= self._clock.now():
+        if new.expires_at is not None and new.expires_at <= now:
             raise Invalid("The key would already be expired.", faults=[Fault("expires_at", "must be in the future")])
-        if granted_by is not None and not granted_by.may_grant(frozenset(new.scopes)):
-            raise Forbidden("A key cannot have more scopes than whoever creates it.", code="SCOPE_MISSING")
         async with self._database.tenant(tenant_id) as tx:
+            authority = await current_authority(tx, tenant_id, actor, now)
+            authority.require_scopes(frozenset(new.scopes), "create this key")
+            authority.require_expiry(new.expires_at)
             made = await self._insert_key(tx, tenant_id, new, None)
             await self._note(tx, tenant_id, actor, "key.create", made.info, None, made.info)
         await self._tell(tenant_id)
@@ -280,24 +283,23 @@ class TenantService:
             rows = await store.list_keys(tx, tenant_id, after_id(cursor), limit + 1)
         return page(rows, limit, lambda row: id_of(row.key_id))
 
-    async def rotate_key(
-        self,
-        tenant_id: int,
-        key_id: UUID,
-        *,
-        actor: str,
-        overlap_s: int = OVERLAP_S,
-        granted_by: Principal | None = None,
-    ) -> KeyMade:
-        """A new key of the same kind and scopes; the old one works on until the overlap ends."""
+    async def rotate_key(self, tenant_id: int, key_id: UUID, *, actor: Actor, overlap_s: int = OVERLAP_S) -> KeyMade:
+        """A new key of the same kind, scopes and expiry; the old one works on until the overlap ends."""
         now = self._clock.now()
         async with self._database.tenant(tenant_id) as tx:
             old = _key(await store.read_key(tx, tenant_id, key_id, lock=True))
+            authority = await current_authority(tx, tenant_id, actor, now)
+            authority.require_scopes(frozenset(old.scopes), "rotate this key")
             if not old.usable(now):
                 raise Conflict("The key is revoked or expired; create a new one instead.", code="KEY_REVOKED")
-            if granted_by is not None and not granted_by.may_grant(frozenset(old.scopes)):
-                raise Forbidden("A key cannot have more scopes than whoever rotates it.", code="SCOPE_MISSING")
-            new = NewKey(kind=old.kind, name=old.name, scopes=old.scopes)
+            successor = await store.find_successor(tx, tenant_id, key_id)
+            if successor is not None:
+                raise Conflict(
+                    f"The key was rotated before: its successor is {successor}. Rotate that one, or create a new key.",
+                    code="KEY_ROTATED",
+                )
+            authority.require_expiry(old.expires_at)
+            new = NewKey(kind=old.kind, name=old.name, scopes=old.scopes, expires_at=old.expires_at)
             made = await self._insert_key(tx, tenant_id, new, old.key_id)
             ends = _sooner(old.expires_at, now + timedelta(seconds=overlap_s))
             ended = await store.end_key(tx, tenant_id, key_id, ends, None)
@@ -306,13 +308,16 @@ class TenantService:
         await self._tell(tenant_id)
         return made
 
-    async def revoke_key(self, tenant_id: int, key_id: UUID, *, actor: str) -> Key:
+    async def revoke_key(self, tenant_id: int, key_id: UUID, *, actor: Actor) -> Key:
         """Ends a key at once. Revoking it again changes nothing."""
+        now = self._clock.now()
         async with self._database.tenant(tenant_id) as tx:
             old = _key(await store.read_key(tx, tenant_id, key_id, lock=True))
+            authority = await current_authority(tx, tenant_id, actor, now)
+            authority.require_scopes(frozenset(old.scopes), "revoke this key")
             if old.revoked_at is not None:
                 return old
-            ended = await store.end_key(tx, tenant_id, key_id, old.expires_at, self._clock.now())
+            ended = await store.end_key(tx, tenant_id, key_id, old.expires_at, now)
             await self._note(tx, tenant_id, actor, "key.revoke", old, old, ended)
         await self._tell(tenant_id)
         return ended
@@ -340,10 +345,11 @@ class TenantService:
         return page(rows, limit, lambda row: id_of(row.audit_id))
 
     async def _note(
-        self, tx: Tx, tenant_id: int, actor: str, action: str, thing: Tenant | Key, before: Any, after: Any
+        self, tx: Tx, tenant_id: int, actor: Actor, action: str, thing: Tenant | Key, before: Any, after: Any
     ) -> None:
         name = f"tenant {thing.slug}" if isinstance(thing, Tenant) else f"key {thing.key_id}"
-        await self.audit.write(tx, tenant_id, actor=actor, action=action, object=name, before=before, after=after)
+        who = actor_name(actor)
+        await self.audit.write(tx, tenant_id, actor=who, action=action, object=name, before=before, after=after)
 
     async def _tell(self, tenant_id: int) -> None:
         """Other processes forget at once; if Redis is away they forget by themselves within seconds."""

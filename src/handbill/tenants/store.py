@@ -40,6 +40,13 @@ class StoredSession(msgspec.Struct, frozen=True):
     user: User
 
 
+class Account(msgspec.Struct, frozen=True):
+    """A user, found by an e-mail address before its tenant is known."""
+
+    tenant_id: int
+    user_id: UUID
+
+
 class StoredReplay(msgspec.Struct, frozen=True):
     request_hash: bytes
     status: int | None
@@ -159,6 +166,11 @@ async def end_key(
     return ended
 
 
+async def find_successor(tx: Tx, tenant_id: int, key_id: UUID) -> UUID | None:
+    found: UUID | None = await tx.fetchval(S.find_successor, tenant_id, key_id)
+    return found
+
+
 async def touch_key(tx: Tx, tenant_id: int, key_id: UUID, now: datetime) -> None:
     await tx.execute(S.touch_key, tenant_id, key_id, now)
 
@@ -166,9 +178,9 @@ async def touch_key(tx: Tx, tenant_id: int, key_id: UUID, now: datetime) -> None
 # --- users and sessions
 
 
-async def find_user(tx: Tx, email: str) -> tuple[int, UUID] | None:
-    row = await tx.fetchrow(S.find_user, email)
-    return (row["tenant_id"], row["user_id"]) if row else None
+async def find_accounts(tx: Tx, email: str, tenant_slug: str | None, limit: int) -> list[Account]:
+    """The users with an e-mail address, of all tenants or of one, oldest first."""
+    return [_as(Account, row) for row in await tx.fetch(S.find_accounts, email, tenant_slug, limit)]
 
 
 async def create_user(tx: Tx, tenant_id: int, user_id: UUID, new: NewUser, password_hash: str, now: datetime) -> User:

@@ -29,6 +29,10 @@ where tenant_id = $1 and ($2::uuid is null or key_id < $2)
 order by key_id desc
 limit $3;
 
+-- name: find_successor
+-- The key that a key was rotated into.
+select key_id from tenants.api_keys where tenant_id = $1 and replaces = $2 order by key_id desc limit 1;
+
 -- name: end_key
 update tenants.api_keys
 set expires_at = $3, revoked_at = $4

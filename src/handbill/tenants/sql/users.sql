@@ -1,8 +1,8 @@
 -- Users and their sessions.
 
--- name: find_user
+-- name: find_accounts
 -- no-tenant: an address is presented at login before its tenant is known; the function tells tenant and id
-select tenant_id, user_id from tenants.find_user($1);
+select tenant_id, user_id from tenants.find_accounts($1, $2, $3);
 
 -- name: create_user
 insert into tenants.users (tenant_id, user_id, email, name, role, password_hash, created_at, updated_at)
