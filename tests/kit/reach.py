@@ -13,9 +13,9 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from handbill.infra.outgoing import Outgoing
 from handbill.infra.postgres import Database, Tx
 from handbill.infra.redis import Keys, Redis
+from handbill.infra.safe_http import HttpPolicy, SafeHttpClient
 from handbill.infra.sqlfiles import Sql
 from handbill.jobs.chores import LedgerChore, RelayChore
 from handbill.jobs.service import JobsService
@@ -35,6 +35,8 @@ from handbill.tenants.seals import Sealer
 from tests.kit.graph import NUMBER, WABA
 
 SECRET = "app-secret"
+LOCAL = HttpPolicy(https_only=False, public_only=False, ports=None)
+"""For servers of the tests, on this machine."""
 _SUPPRESS = Sql(
     "insert into contacts.suppressions (tenant_id, channel, address, reason, until, note, created_at)"
     " values ($1, $2, $3, $4, $5, $6, now())"
@@ -111,10 +113,10 @@ class Room:
         self.prefix = prefix
         sealer = Sealer(b"k" * 32)
         vault = Vault(sealer, load_sealed(database), clock)
-        client = GraphClient(graph_url, connections=connections, answer_s=10)
+        client = GraphClient(graph_url, connections=connections, answer_s=10, insecure=True)
         self.service = MessagingService(
             database, redis, self.jobs.outbox, self.audit, WhatsApp(client, vault), vault, book, clock,
-            verify_key=b"v" * 32, seal=sealer, outgoing=Outgoing(insecure=True), policy=policy,
+            verify_key=b"v" * 32, seal=sealer, http=SafeHttpClient(LOCAL), policy=policy,
 
             keys=Keys(prefix.replace("-", "")), ids=ids,
         )  # fmt: skip

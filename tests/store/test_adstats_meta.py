@@ -49,7 +49,7 @@ async def graph(state: InsightsState) -> AsyncIterator[str]:
 @contextlib.asynccontextmanager
 async def meta(state: InsightsState, clock: FakeClock, page: int = 500) -> AsyncIterator[MetaProvider]:
     async with graph(state) as url:
-        provider = MetaProvider(clock, MetaPolicy(url=url, page=page, poll_s=0, app_secret="app"))
+        provider = MetaProvider(clock, MetaPolicy(url=url, page=page, poll_s=0, app_secret="app", insecure=True))
         try:
             yield provider
         finally:
@@ -131,7 +131,7 @@ async def test_faults_are_told_apart_and_no_word_of_the_platform_gets_through() 
         clock.advance(seconds=301)
         assert await provider.fetch_stats(ask)
     async with graph(InsightsState()) as url:
-        gone = MetaProvider(clock, MetaPolicy(url=url))
+        gone = MetaProvider(clock, MetaPolicy(url=url, insecure=True))
     with pytest.raises(ProviderError):
         await gone.fetch_stats(ask)
     await gone.close()
