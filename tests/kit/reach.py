@@ -15,7 +15,7 @@ import msgspec
 
 from handbill.infra.postgres import Database, Tx
 from handbill.infra.redis import Keys, Redis
-from handbill.infra.safe_http import HttpPolicy, SafeHttpClient
+from handbill.infra.safe_http import SafeHttpClient
 from handbill.infra.sqlfiles import Sql
 from handbill.jobs.chores import LedgerChore, RelayChore
 from handbill.jobs.service import JobsService
@@ -33,10 +33,9 @@ from handbill.messaging.tasks import MessagingTasks
 from handbill.tenants.audit import Audit
 from handbill.tenants.seals import Sealer
 from tests.kit.graph import NUMBER, WABA
+from tests.kit.sockets import LOCAL
 
 SECRET = "app-secret"
-LOCAL = HttpPolicy(https_only=False, public_only=False, ports=None)
-"""For servers of the tests, on this machine."""
 _SUPPRESS = Sql(
     "insert into contacts.suppressions (tenant_id, channel, address, reason, until, note, created_at)"
     " values ($1, $2, $3, $4, $5, $6, now())"

@@ -4,11 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
+from hypothesis import strategies as st
 
+from handbill.infra.safe_http import HttpPolicy
+
+PUBLIC = "93.184.215.14"
+LOCAL = HttpPolicy(https_only=False, public_only=False, ports=None)
+"""For servers of the tests, on this machine."""
+INSIDE = tuple(
+    ipaddress.ip_network(network)
+    for network in (
+        "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.168.0.0/16",
+    )
+)  # fmt: skip
+inside = st.sampled_from(INSIDE).flatmap(lambda network: st.ip_addresses(v=4, network=str(network)))
+"""IPv4 addresses of networks that are not public."""
 Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 
