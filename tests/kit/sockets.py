@@ -29,7 +29,7 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 
 
 class Listener:
-    """Counts the connections that it accepts, keeps the heads of requests, and answers as it is told to."""
+    """Counts the connections that it accepts, keeps the heads of requests, and answers as the test wants."""
 
     def __init__(self, answer: Answer | None) -> None:
         self._answer = answer
