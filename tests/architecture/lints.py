@@ -12,6 +12,7 @@ RULES: tuple[Rule, ...] = (
     source_rules.unreadable_files,
     source_rules.swallowed_errors,
     source_rules.environment_readers,
+    source_rules.unsafe_http,
     source_rules.sleeping_tests,
     source_rules.unexplained_noqa,
     source_rules.unfinished,

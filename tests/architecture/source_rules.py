@@ -13,6 +13,17 @@ LIMIT = 400
 # A longer file needs a reason here, in one line.
 LONG: dict[str, str] = {}
 
+# Outgoing HTTP goes through infra/safe_http.py. Each other user of an HTTP client has its reason here.
+HTTP_CLIENTS: dict[str, str] = {
+    "src/handbill/infra/safe_http.py": "the client itself",
+    "src/handbill/infra/clickhouse/client.py": "classifies the errors of the engine's driver",
+    "src/handbill/ops/backup/clickhouse.py": "streams from and to an engine that the operator names",
+    "src/handbill/client/http.py": "the client library, which customers run against this API",
+    "src/handbill/fake_graph/courier.py": "the stand-in for Meta's servers, a program of its own",
+}
+
+_HTTP_LIBRARIES = {"aiohttp", "httpx", "requests", "urllib3", "http.client", "urllib.request"}
+_HTTP_SERVER_PARTS = {"aiohttp.web", "aiohttp.BodyPartReader"}
 _NOQA = re.compile(r"#\s*noqa(?P<codes>:\s*[A-Z]+[0-9]+(?:\s*,\s*[A-Z]+[0-9]+)*)?(?P<reason>.*)$")
 _UNFINISHED = re.compile(r"\b(?:TO" r"DO|FIX" r"ME|X" r"XX)\b")
 _ENVIRONMENT = {"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv"}
@@ -55,6 +66,18 @@ def environment_readers(tree: Tree) -> Iterator[Finding]:
                 yield tree.finding(path, node.lineno, "the environment is read only in settings/")
 
 
+def unsafe_http(tree: Tree) -> Iterator[Finding]:
+    """Only infra/safe_http.py calls other servers: it alone checks addresses, limits and redirects."""
+    for path in tree.under("src", suffix=".py"):
+        if tree.name(path) in HTTP_CLIENTS:
+            continue
+        for node in ast.walk(tree.module(path)):
+            for name in _imported(node):
+                library = any(name == one or name.startswith(f"{one}.") for one in _HTTP_LIBRARIES)
+                if library and not any(name == part or name.startswith(f"{part}.") for part in _HTTP_SERVER_PARTS):
+                    yield tree.finding(path, node.lineno, f"{name}: outgoing HTTP goes through infra/safe_http.py")
+
+
 def sleeping_tests(tree: Tree) -> Iterator[Finding]:
     """A test waits on a signal or polls a condition. Code under test that must block says `# sleeps: why`."""
     for path in tree.under("tests", suffix=".py"):
@@ -92,6 +115,15 @@ def long_files(tree: Tree) -> Iterator[Finding]:
             count = tree.text(path).count("\n")
             if count > LIMIT and tree.name(path) not in LONG:
                 yield tree.finding(path, count, f"{count} lines: split it where a reader would draw the line")
+
+
+def _imported(node: ast.AST) -> list[str]:
+    """The full names that a statement imports."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+        return [f"{node.module}.{alias.name}" for alias in node.names]
+    return []
 
 
 def _sleeps(call: ast.Call) -> bool:

@@ -43,6 +43,9 @@ PLANTS: list[tuple[Rule, str, str, str]] = [
         "x = settings.a\n",
     ),
     (source_rules.environment_readers, "src/handbill/jobs/a.py", "from os import getenv\n", "from os import path\n"),
+    (source_rules.unsafe_http, "src/handbill/a.py", "import aiohttp\n", "from aiohttp import web\n"),
+    (source_rules.unsafe_http, "src/handbill/a.py", "from aiohttp import ClientSession\n", "import aiohttp.web\n"),
+    (source_rules.unsafe_http, "src/handbill/a.py", "from urllib import request\n", "from urllib import parse\n"),
     (
         source_rules.sleeping_tests,
         "tests/unit/test_a.py",

@@ -13,9 +13,9 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from handbill.infra.outgoing import Outgoing
 from handbill.infra.postgres import Database, Tx
 from handbill.infra.redis import Keys, Redis
+from handbill.infra.safe_http import SafeHttpClient
 from handbill.infra.sqlfiles import Sql
 from handbill.jobs.chores import LedgerChore, RelayChore
 from handbill.jobs.service import JobsService
@@ -33,6 +33,7 @@ from handbill.messaging.tasks import MessagingTasks
 from handbill.tenants.audit import Audit
 from handbill.tenants.seals import Sealer
 from tests.kit.graph import NUMBER, WABA
+from tests.kit.sockets import LOCAL
 
 SECRET = "app-secret"
 _SUPPRESS = Sql(
@@ -111,10 +112,10 @@ class Room:
         self.prefix = prefix
         sealer = Sealer(b"k" * 32)
         vault = Vault(sealer, load_sealed(database), clock)
-        client = GraphClient(graph_url, connections=connections, answer_s=10)
+        client = GraphClient(graph_url, connections=connections, answer_s=10, insecure=True)
         self.service = MessagingService(
             database, redis, self.jobs.outbox, self.audit, WhatsApp(client, vault), vault, book, clock,
-            verify_key=b"v" * 32, seal=sealer, outgoing=Outgoing(insecure=True), policy=policy,
+            verify_key=b"v" * 32, seal=sealer, http=SafeHttpClient(LOCAL), policy=policy,
 
             keys=Keys(prefix.replace("-", "")), ids=ids,
         )  # fmt: skip

@@ -23,6 +23,7 @@ from handbill.infra.redis import Redis
 from handbill.kit.errors import Invalid
 from handbill.tenants.seals import Sealer
 from tests.kit.adstats import FakeClock, Shop, service
+from tests.kit.sockets import listening
 
 DAY = date(2026, 2, 19)
 TOKEN = "EAAB-secret-token"
@@ -37,6 +38,12 @@ def an_account() -> FakeAccount:
 async def graph(state: InsightsState) -> AsyncIterator[str]:
     app = web.Application()
     app.add_routes(routes(state))
+    async with serving(app) as url:
+        yield url
+
+
+@contextlib.asynccontextmanager
+async def serving(app: web.Application) -> AsyncIterator[str]:
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
     try:
@@ -49,7 +56,7 @@ async def graph(state: InsightsState) -> AsyncIterator[str]:
 @contextlib.asynccontextmanager
 async def meta(state: InsightsState, clock: FakeClock, page: int = 500) -> AsyncIterator[MetaProvider]:
     async with graph(state) as url:
-        provider = MetaProvider(clock, MetaPolicy(url=url, page=page, poll_s=0, app_secret="app"))
+        provider = MetaProvider(clock, MetaPolicy(url=url, page=page, poll_s=0, app_secret="app", insecure=True))
         try:
             yield provider
         finally:
@@ -85,6 +92,39 @@ async def test_every_page_is_read_and_levels_add_up() -> None:
     ]
     assert [one.budget for one in listed[:2]] == [Decimal("100.00"), Decimal("50.50")]
     assert all(TOKEN not in call for call in state.calls)
+
+
+async def test_an_address_for_the_next_page_is_not_followed() -> None:
+    async with listening() as elsewhere:
+        pages = [
+            {
+                "data": [{"id": "11"}],
+                "paging": {"next": f"http://127.0.0.1:{elsewhere.port}/", "cursors": {"after": "a"}},
+            },
+            {"data": [{"id": "12"}]},
+        ]
+        asked: list[str] = []
+
+        async def campaigns(request: web.Request) -> web.Response:
+            asked.append(request.path_qs)
+            return web.json_response(pages[len(asked) - 1] if len(asked) < 3 else {"data": []})
+
+        app = web.Application()
+        app.router.add_get("/{path:.*}", campaigns)
+        async with serving(app) as url:
+            provider = MetaProvider(FakeClock(), MetaPolicy(url=url, insecure=True))
+            rows = await provider.list_entities(question(an_account()).account)
+            await provider.close()
+        assert [row.external_id for row in rows] == ["11", "12"]
+        assert "after=a" in asked[1]
+        assert elsewhere.accepted == 0
+
+
+def test_a_base_url_that_is_not_https_with_a_public_host_is_refused() -> None:
+    for url in ("http://graph.facebook.com", "https://10.0.0.8", "http://127.0.0.1:9400", "https://１２７.０.０.１"):
+        with pytest.raises(Invalid) as refused:
+            MetaProvider(FakeClock(), MetaPolicy(url=url))
+        assert refused.value.code == "OUTGOING_REFUSED"
 
 
 async def test_asked_for_less_it_halves_pages_and_ranges() -> None:
@@ -131,7 +171,7 @@ async def test_faults_are_told_apart_and_no_word_of_the_platform_gets_through() 
         clock.advance(seconds=301)
         assert await provider.fetch_stats(ask)
     async with graph(InsightsState()) as url:
-        gone = MetaProvider(clock, MetaPolicy(url=url))
+        gone = MetaProvider(clock, MetaPolicy(url=url, insecure=True))
     with pytest.raises(ProviderError):
         await gone.fetch_stats(ask)
     await gone.close()

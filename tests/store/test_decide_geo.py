@@ -13,7 +13,9 @@ import pytest
 from aiohttp import web
 
 from handbill.infra.geo import Countries, Unreadable, unpacked
+from handbill.kit.errors import Invalid
 from tests.kit.mmdb import mmdb
+from tests.kit.sockets import listening, redirect
 
 DUTCH = mmdb({"10.0.0.0/8": "NL", "192.0.2.0/24": "DE"})
 FRENCH = mmdb({"10.0.0.0/8": "FR"})
@@ -74,7 +76,7 @@ async def test_an_operators_own_file(tmp_path: Path) -> None:
 
 async def test_fetching_is_tried_three_times_and_kept_for_a_month(source: Source, tmp_path: Path) -> None:
     path = tmp_path / "geo" / "country.mmdb"
-    countries = Countries(path, url=source.url, wait_s=0)
+    countries = Countries(path, url=source.url, insecure=True, wait_s=0)
     source.answers = [503, b"no database", gzip.compress(DUTCH)]
     assert await countries.refresh()
     assert source.asked == 3
@@ -90,6 +92,23 @@ async def test_fetching_is_tried_three_times_and_kept_for_a_month(source: Source
     assert countries.of("10.1.2.3") == "nl", "the stale file stands"
     assert list(path.parent.iterdir()) == [path], "no draft is left behind"
     await countries.stop()
+
+
+async def test_a_redirect_is_followed(source: Source, tmp_path: Path) -> None:
+    source.answers = [DUTCH]
+    async with listening(redirect(source.url)) as first:
+        countries = Countries(tmp_path / "geo.mmdb", url=f"http://127.0.0.1:{first.port}/", insecure=True, wait_s=0)
+        assert await countries.refresh()
+        await countries.stop()
+    assert source.asked == 1
+
+
+def test_a_mirror_inside_needs_a_setting() -> None:
+    for url in ("http://example.com/country.mmdb", "https://10.0.0.8/country.mmdb"):
+        with pytest.raises(Invalid) as refused:
+            Countries(Path("geo.mmdb"), url=url)
+        assert refused.value.code == "OUTGOING_REFUSED"
+        Countries(Path("geo.mmdb"), url=url, insecure=True)
 
 
 def test_archives_are_opened() -> None:

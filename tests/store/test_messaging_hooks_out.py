@@ -9,9 +9,9 @@ from uuid import UUID
 
 import pytest
 
-from handbill.infra.outgoing import Outgoing
 from handbill.infra.postgres import Database
 from handbill.infra.redis import Redis
+from handbill.infra.safe_http import SafeHttpClient
 from handbill.jobs.model import Job
 from handbill.kit.errors import Conflict, Invalid, NotFound
 from handbill.messaging.hooks import MOST, HookPatch, NewHook, Undelivered
@@ -288,8 +288,8 @@ BAD_URLS = (
 async def test_addresses_inside_are_refused(engines: Engines, database: Database, redis: Redis, tenant: int) -> None:
     async with graph() as fake, room(database, redis, engines.postgres_url, fake.url) as at:
         hooks = at.service.hook_desk
-        await hooks._outgoing.close()
-        hooks._outgoing = Outgoing(timeout_s=5)
+        await hooks._http.close()
+        hooks._http = SafeHttpClient()
         for url in BAD_URLS:
             with pytest.raises(Invalid):
                 await hooks.create(tenant, NewHook(url), actor="test")

@@ -113,6 +113,8 @@ async def test_bad_settings_change_nothing(tenants: TenantService, tenant: int) 
         JwtRules(kind="hs256"),
         JwtRules(kind="jwks"),
         JwtRules(kind="jwks", jwks_url="https://127.0.0.1/keys"),
+        JwtRules(kind="jwks", jwks_url="https://１２７.０.０.１:8443/keys"),
+        JwtRules(kind="jwks", jwks={"keys": [{"kty": "RSA", "alg": "none"}]}),
         JwtRules(kind="jwks", jwks={"keys": [{"kty": "oct", "k": "AA"}]}),
     ):
         patch = TenantPatch(name="changed", settings=SettingsPatch(jwt=rules))

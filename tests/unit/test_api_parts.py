@@ -1,4 +1,4 @@
-"""The API shell's small parts: cursors, ETags, faults, client addresses, CORS, outgoing addresses."""
+"""The API shell's small parts: cursors, ETags, faults, client addresses, CORS."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from handbill.api.clients import Clients, request_id
 from handbill.api.cors import Cors
-from handbill.infra.outgoing import Outgoing, is_public
 from handbill.kit import etags, pages
 from handbill.kit.errors import Invalid, PreconditionFailed
 from handbill.kit.faults import faults_of
@@ -121,33 +120,3 @@ def test_cors_names_the_origin_or_nothing() -> None:
     some = Cors(["https://shop.example/"])
     assert (b"access-control-allow-origin", b"https://shop.example") in some.headers(b"https://shop.example")
     assert some.preflight(b"https://evil.example") == []
-
-
-def test_private_addresses_are_not_fetched() -> None:
-    for address in (
-        "127.0.0.1",
-        "10.1.2.3",
-        "169.254.169.254",
-        "::1",
-        "fe80::1%eth0",
-        "::ffff:10.0.0.1",
-        "224.0.0.1",
-        "0.0.0.0",
-        "2002:7f00:1::",
-        "x",
-    ):
-        assert not is_public(address), address
-    assert is_public("93.184.215.14")
-    outgoing = Outgoing()
-    for url in (
-        "http://example.com/",
-        "https://127.0.0.1/",
-        "https://[::1]/",
-        "https://user:pw@example.com/",
-        "https://example.com:22/",
-        "https://",
-        "https://example.com:x/",
-    ):
-        with pytest.raises(Invalid):
-            outgoing.check(url)
-    outgoing.check("https://example.com/keys.json")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any
 
@@ -9,6 +10,8 @@ import jwt as pyjwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from hypothesis import given
+from hypothesis import strategies as st
 
 from handbill.kit.bounds import CacheLimit
 from handbill.kit.errors import Busy, Invalid, Unauthorized
@@ -164,3 +167,99 @@ def test_a_key_set_with_a_secret_in_it_is_refused() -> None:
     ):
         with pytest.raises(Invalid):
             jwks.parse(bad)
+
+
+GOOD = public(ec.generate_private_key(ec.SECP256R1()), "good", "ES256")
+WRONG_KEYS = [
+    ({**GOOD, "alg": "none"}, "alg"),
+    ({**GOOD, "alg": "NoNe"}, "alg"),
+    ({**GOOD, "alg": "HS256"}, "alg"),
+    ({**GOOD, "alg": "ES512"}, "alg"),
+    ({**GOOD, "alg": ""}, "alg"),
+    ({**GOOD, "alg": ["ES256"]}, "alg"),
+    ({**GOOD, "alg": "RS256"}, ""),
+    ({**GOOD, "x": "AA"}, ""),
+    ({**GOOD, "x": 1}, ""),
+    ({**GOOD, "kty": None}, ""),
+    ({"kty": "RSA", "n": "AQAB", "e": "AQAB"}, ""),
+    ({"kty": "OKP", "crv": "X25519", "x": "AAAA"}, ""),
+    ({"kty": "RSA", "alg": "RS256"}, ""),
+    ({}, ""),
+]
+
+
+@pytest.mark.parametrize(("wrong", "member"), WRONG_KEYS)
+def test_a_key_that_cannot_be_used_is_refused_by_its_field_and_ignored_in_a_fetched_set(
+    wrong: dict[str, Any], member: str
+) -> None:
+    keys = {"keys": [GOOD, wrong]}
+    with pytest.raises(Invalid) as refused:
+        jwks.check(keys, "settings.jwt.jwks")
+    assert refused.value.code == "INVALID"
+    assert [fault.field for fault in refused.value.faults] == [f"settings.jwt.jwks.keys.1.{member}".rstrip(".")]
+    assert jwks.parse(json.dumps(keys).encode()) == {"keys": [GOOD]}
+    clock = FakeClock()
+    signed = token(clock, kid="stored")
+    with pytest.raises(Unauthorized):  # a set that was saved before keys were checked
+        jwt.verify(signed, JwtRules(kind="jwks"), secret=None, keys={"keys": [{**wrong, "kid": "stored"}]}, clock=clock)
+
+
+def test_a_curve_that_we_do_not_verify_with_is_refused() -> None:
+    key = json.loads(pyjwt.get_algorithm_by_name("ES512").to_jwk(ec.generate_private_key(ec.SECP521R1()).public_key()))
+    with pytest.raises(Invalid) as refused:
+        jwks.check({"keys": [key]}, "settings.jwt.jwks")
+    assert [fault.field for fault in refused.value.faults] == ["settings.jwt.jwks.keys.0.crv"]
+
+
+def test_keys_for_encryption_may_be_in_a_set() -> None:
+    keys = {"keys": [GOOD, {"kty": "RSA", "use": "enc", "alg": "RSA-OAEP", "n": "AQAB", "e": "AQAB"}]}
+    jwks.check(keys, "settings.jwt.jwks")
+    assert jwks.parse(json.dumps(keys).encode()) == {"keys": [GOOD]}
+
+
+anything = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.text(max_size=8)
+    | st.sampled_from(["AQAB", GOOD["x"]]),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    max_leaves=4,
+)
+jwk = st.fixed_dictionaries(
+    {},
+    optional={
+        "kty": st.sampled_from(["RSA", "EC", "OKP"]) | anything,
+        "alg": st.sampled_from([*jwks.PUBLIC_KEY_ALGORITHMS, "none", "HS256", "ES256K"]) | anything,
+        "crv": st.sampled_from(["P-256", "P-384", "P-521", "secp256k1", "Ed25519", "Ed448", "X25519"]) | anything,
+        **dict.fromkeys(("n", "e", "x", "y", "kid", "use", "key_ops"), anything),
+    },
+)
+
+
+@given(jwk)
+def test_no_key_makes_anything_but_a_refusal(entry: dict[str, Any]) -> None:
+    clock = FakeClock()
+    with contextlib.suppress(jwks.UnusableKey):
+        jwks.load_key(entry)
+    with contextlib.suppress(Invalid):
+        jwks.check({"keys": [entry]}, "settings.jwt.jwks")
+    with contextlib.suppress(Invalid):
+        jwks.parse(json.dumps({"keys": [entry]}).encode())
+    with pytest.raises(Unauthorized):
+        jwt.verify(token(clock), JwtRules(kind="jwks"), secret=None, keys={"keys": [entry]}, clock=clock)
+
+
+async def test_a_failed_fetch_is_remembered_for_its_url_only() -> None:
+    clock = FakeClock()
+    web = Web(GOOD)
+    web.up = False
+    keysets = jwks.KeySets(web, clock)
+    for _ in range(3):
+        with pytest.raises(Busy):
+            await keysets.get("https://old.example", None)
+    assert web.asked == 1
+    web.up = True
+    assert len((await keysets.get("https://new.example", None))["keys"]) == 1, "a corrected URL is asked at once"
+    clock.advance(seconds=10)
+    assert len((await keysets.get("https://old.example", None))["keys"]) == 1

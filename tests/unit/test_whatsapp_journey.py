@@ -74,7 +74,7 @@ async def test_nobody_twice_nobody_skipped_and_unknown_only_where_the_server_was
     config = Config(seed=42, app_secret="s", numbers=many_numbers(1, per_second=10**6), faults=FAULTS)
     async with Hook(fail_first=3).running() as hook, graph(config) as fake:
         await fake.control(webhook={"url": hook.url})
-        whatsapp = WhatsApp(Client(fake.url, connections=50), Kept())
+        whatsapp = WhatsApp(Client(fake.url, connections=50, insecure=True), Kept())
         try:
             rows = dict(enumerate(await asyncio.gather(*(deliver(whatsapp, n) for n in range(PEOPLE)))))
         finally:

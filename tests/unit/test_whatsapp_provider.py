@@ -52,8 +52,8 @@ class Kept:
 
 
 @asynccontextmanager
-async def provider(url: str, **options: Any) -> AsyncIterator[Provider]:
-    made = WhatsApp(Client(url, **options), Kept())
+async def provider(url: str, *, insecure: bool = True, **options: Any) -> AsyncIterator[Provider]:
+    made = WhatsApp(Client(url, insecure=insecure, **options), Kept())
     try:
         yield made
     finally:
@@ -219,7 +219,15 @@ async def test_what_a_number_and_a_token_are_good_for() -> None:
 
 
 def test_addresses_that_would_carry_tokens_in_the_open_are_refused() -> None:
-    for url in ("http://graph.example", "https://10.0.0.1", "https://user@graph.example", "ftp://x", "https://"):
+    for url in (
+        "http://graph.example",
+        "http://127.0.0.1:9400",
+        "https://10.0.0.1",
+        "https://１０.０.０.１",
+        "https://user@graph.example",
+        "ftp://x",
+        "https://",
+    ):
         with pytest.raises(Invalid) as caught:
             Client(url)
         assert caught.value.code == "OUTGOING_REFUSED"
@@ -230,7 +238,7 @@ async def test_a_public_name_that_leads_inside_is_not_called(monkeypatch: pytest
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))]
 
     monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", inside)
-    async with provider("https://graph.example") as whatsapp:
+    async with provider("https://graph.example", insecure=False) as whatsapp:
         outcome = await whatsapp.send(ACCOUNT, hello())
         assert outcome == Unwritten("no connection (ClientConnectorDNSError)"), "not even tried"
 

@@ -32,6 +32,7 @@ class ShowPolicy(msgspec.Struct, frozen=True):
     decisions_per_minute: int = 120
     geo_file: Path | None = None
     geo_url: str | None = None
+    geo_insecure: bool = False
 
 
 class Show:
@@ -52,7 +53,7 @@ class Show:
         policy = policy or ShowPolicy()
         key = policy.token_key or secrets.token_bytes(32)
         self._rates = Rates(database, clock)
-        self._countries = Countries(policy.geo_file, url=policy.geo_url)
+        self._countries = Countries(policy.geo_file, url=policy.geo_url, insecure=policy.geo_insecure)
         self.tokens = Tokens(key, ttl_s=policy.token_ttl_s)
         self.country = self._countries.of
         self.pace = Pace(Throttle(redis, keys, clock, ThrottlePolicy(limit=policy.decisions_per_minute)), clock)

@@ -14,12 +14,13 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import maxminddb
 
+from handbill.infra.safe_http import HttpPolicy, RequestFailed, SafeHttpClient
 from handbill.kit.bounds import ADDRESS_TEXT_MAX, COUNTRIES
 from handbill.kit.caches import Memo
 from handbill.kit.clock import Clock, SystemClock
+from handbill.kit.errors import Busy, Invalid
 from handbill.kit.inflate import Damaged, TooManyMembers, inflate, steps
 from handbill.kit.telemetry import logs, metrics
 
@@ -29,7 +30,8 @@ TRIES = 3
 WAIT_S = 2.0
 FRESH_S = 30 * 86_400.0
 LOOK_S = 3_600.0
-_TIMEOUT = aiohttp.ClientTimeout(total=120)
+TIMEOUT_S = 120.0
+MAX_REDIRECTS = 3
 _LARGEST = 512 << 20
 
 
@@ -38,11 +40,32 @@ class Unreadable(Exception):
 
 
 class Countries:
-    """`path` alone: the operator's own file, read again when it changes. With `url`: our copy of what lies there."""
+    """`path` alone: the operator's own file, read again when it changes. With `url`: our copy of what is served there.
+
+    The URL must be https with a public host, unless `insecure` allows any URL; Invalid is raised for another one.
+    """
 
     def __init__(
-        self, path: Path | None = None, *, url: str | None = None, clock: Clock | None = None, wait_s: float = WAIT_S
+        self,
+        path: Path | None = None,
+        *,
+        url: str | None = None,
+        insecure: bool = False,
+        clock: Clock | None = None,
+        wait_s: float = WAIT_S,
     ) -> None:
+        self._http = SafeHttpClient(
+            HttpPolicy(
+                https_only=not insecure,
+                public_only=not insecure,
+                ports=None,
+                max_bytes=_LARGEST,
+                total_s=TIMEOUT_S,
+                max_redirects=MAX_REDIRECTS,
+            )
+        )
+        if url is not None:
+            self._http.check(url)
         self._path = path
         self._url = url
         self._clock = clock or SystemClock()
@@ -63,6 +86,7 @@ class Countries:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
+        await self._http.close()
         if self._reader is not None:
             self._reader.close()
             self._reader = None
@@ -112,9 +136,10 @@ class Countries:
         for attempt in range(1, TRIES + 1):
             try:
                 await self._fetch(self._url, self._path)
-            except (aiohttp.ClientError, OSError, TimeoutError, Unreadable) as error:
+            except (Busy, Invalid, OSError, Unreadable) as error:
                 metrics.GEO_FETCH.labels("failed").inc()
-                _log.warning("geo-fetch-failed", attempt=attempt, reason=f"{type(error).__name__}: {error}")
+                reason = error.reason if isinstance(error, RequestFailed) else f"{type(error).__name__}: {error}"
+                _log.warning("geo-fetch-failed", attempt=attempt, reason=reason)
                 if attempt < TRIES:
                     await asyncio.sleep(self._wait_s * attempt)
             else:
@@ -129,11 +154,7 @@ class Countries:
             return True
 
     async def _fetch(self, url: str, path: Path) -> None:
-        async with aiohttp.ClientSession(timeout=_TIMEOUT) as session, session.get(url) as answer:
-            answer.raise_for_status()
-            body = await answer.content.read(_LARGEST + 1)
-            while len(body) <= _LARGEST and (more := await answer.content.read(_LARGEST)):
-                body += more
+        body = await self._http.get(url)
         await asyncio.to_thread(_keep_file, body, path)
 
     async def _keep(self) -> None:

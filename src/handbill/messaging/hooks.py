@@ -15,12 +15,12 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET, Meta, UnsetType, structs
 
-from handbill.infra.outgoing import Outgoing
 from handbill.infra.postgres import Database, Tx
+from handbill.infra.safe_http import RequestFailed, SafeHttpClient
 from handbill.jobs.model import Job, Unrecoverable
 from handbill.kit import pages
 from handbill.kit.clock import Clock
-from handbill.kit.errors import Busy, Conflict, Fault, HandbillError, Invalid, NotFound
+from handbill.kit.errors import Conflict, Fault, HandbillError, Invalid, NotFound
 from handbill.kit.ids import Ids
 from handbill.kit.pages import Page
 from handbill.kit.telemetry import logs, metrics
@@ -120,7 +120,7 @@ class HookDesk:
         audit: Audit,
         hooks: Hooks,
         seal: Seal,
-        outgoing: Outgoing,
+        http: SafeHttpClient,
         clock: Clock,
         ids: Ids,
     ) -> None:
@@ -128,12 +128,12 @@ class HookDesk:
         self._audit = audit
         self._hooks = hooks
         self._seal = seal
-        self._outgoing = outgoing
+        self._http = http
         self._clock = clock
         self._ids = ids
 
     async def close(self) -> None:
-        await self._outgoing.close()
+        await self._http.close()
 
     # --- the owner's verbs
 
@@ -268,13 +268,16 @@ class HookDesk:
                 "Handbill-Delivery": str(row["delivery_id"]),
                 "Handbill-Signature": signature(kept.good(now_ms), now_ms // 1000, body),
             }
-            status = await self._outgoing.post(row["url"], body, headers)
-        except (Busy, Invalid) as error:
+            response = await self._http.request("POST", row["url"], headers=headers, body=body, read_body=False)
+        except RequestFailed as error:
+            _log.info("hook.not_delivered", tenant=tenant_id, hook=str(row["hook_id"]), reason=error.reason)
+            return None, error.detail
+        except Invalid as error:
             return None, error.detail[:500]
         except HandbillError as error:
             _log.error("hook-not-sent", tenant=tenant_id, hook=str(row["hook_id"]), code=error.code)
             return None, error.detail[:500]
-        return status, "" if 200 <= status < 300 else f"answered {status}"
+        return response.status, "" if 200 <= response.status < 300 else f"answered {response.status}"
 
     async def _judge(self, tx: Tx, tenant_id: int, hook_id: UUID, *, works: bool) -> None:
         if works:
@@ -297,9 +300,9 @@ class HookDesk:
         faults = checks.plain("url", url)
         faults += [Fault("events", f"{event[:60]!r} is no event") for event in events if event not in EVENTS]
         checks.refuse(faults, "no webhook was changed")
-        if not url.isascii() or any(letter.isspace() for letter in url):
+        if not url.isascii():
             raise Invalid("The URL was refused: it must be plain ASCII.", code="OUTGOING_REFUSED")
-        self._outgoing.check(url)
+        self._http.check(url)
 
     async def _held(self, tx: Tx, tenant_id: int, hook_id: UUID) -> tuple[Hook, Kept]:
         row = await tx.fetchrow(S.read_hook, tenant_id, hook_id)

@@ -1,7 +1,7 @@
 """Webhooks of our own: signed, tried again with patience, each delivery in a log that its owner can read.
 
 Announcing is part of the transaction of what happened; delivering is a job. The address is a user's, so it goes through
-the guard of outgoing requests: https, public addresses only, no redirects.
+the client for outgoing HTTP under its strictest policy: https, public addresses only, no redirects.
 """
 
 from __future__ import annotations

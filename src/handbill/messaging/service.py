@@ -8,9 +8,9 @@ from uuid import UUID
 
 import msgspec
 
-from handbill.infra.outgoing import Outgoing
 from handbill.infra.postgres import Database, Tx
 from handbill.infra.redis import Keys, Redis
+from handbill.infra.safe_http import SafeHttpClient
 from handbill.infra.state import StateTable
 from handbill.jobs.service import Outbox
 from handbill.kit.clock import Clock
@@ -85,7 +85,7 @@ class MessagingService:
         *,
         verify_key: bytes,
         seal: Seal,
-        outgoing: Outgoing,
+        http: SafeHttpClient,
         policy: MessagingPolicy | None = None,
         keys: Keys | None = None,
         ids: Ids | None = None,
@@ -109,7 +109,7 @@ class MessagingService:
         )  # fmt: skip
         hearing = Hearing(contacts, self.consequences, self.hooks, outbox, clock)
         self.incoming = Incoming(database, audit, safe, self.connections.verify_token, hearing, clock)
-        self.hook_desk = HookDesk(database, audit, self.hooks, seal, outgoing, clock, ids)
+        self.hook_desk = HookDesk(database, audit, self.hooks, seal, http, clock, ids)
         self.fairness = Fairness(database, clock)
         self.erasure = Erasure(database, contacts)
 

@@ -104,6 +104,9 @@ class Banners(msgspec.Struct, frozen=True):
     geo_url: Annotated[
         HttpUrl | None, Meta(description="Where the country database is fetched from; none by default.")
     ] = None
+    geo_insecure: Annotated[
+        bool, Meta(description="Whether that address may be plain HTTP or private: for a mirror in your own network.")
+    ] = False
 
 
 class Insights(msgspec.Struct, frozen=True):
@@ -133,6 +136,10 @@ class Adstats(msgspec.Struct, frozen=True):
         int, Meta(ge=1, description="Days after which a month of an ad platform's answers may go; the ledger stays.")
     ] = 35
     meta_url: Annotated[HttpUrl, Meta(description="Where Meta's Graph API answers.")] = "https://graph.facebook.com"
+    meta_insecure: Annotated[
+        bool,
+        Meta(description="Whether that address may be plain HTTP or private: for a stand-in; tokens travel readable."),
+    ] = False
     meta_version: Annotated[
         str, Meta(pattern=r"^v[0-9]{1,3}[.][0-9]$", description="The version of the Graph API that is asked for.")
     ] = "v23.0"
@@ -184,7 +191,8 @@ class Messaging(msgspec.Struct, frozen=True):
         str, Meta(pattern=r"^v[0-9]{1,3}\.[0-9]{1,2}$", description="The version of that API in every address.")
     ] = "v23.0"
     graph_insecure: Annotated[
-        bool, Meta(description="Whether that address may be plain HTTP to another machine: tokens travel readable.")
+        bool,
+        Meta(description="Whether that address may be plain HTTP or private: for a stand-in; tokens travel readable."),
     ] = False
     graph_connections: Annotated[
         int, Meta(ge=1, le=10_000, description="Requests to that API that one process has under way at once.")

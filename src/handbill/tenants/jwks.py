@@ -5,15 +5,21 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Protocol
 
+import jwt as pyjwt
 import msgspec
+from cryptography.exceptions import UnsupportedAlgorithm
 
+from handbill.infra.safe_http import RequestFailed
 from handbill.kit.bounds import FAILED_KEY_SETS, KEY_SET_MAX, KEY_SETS
 from handbill.kit.caches import LruCache, TtlCache, size_of
 from handbill.kit.clock import Clock
-from handbill.kit.errors import Busy, Invalid
-from handbill.kit.telemetry import metrics
+from handbill.kit.errors import Busy, Fault, Invalid
+from handbill.kit.telemetry import logs, metrics
 from handbill.kit.untrusted_json import UNREADABLE
 
+_log = logs.get("tenants")
+
+PUBLIC_KEY_ALGORITHMS = ("RS256", "RS384", "RS512", "ES256", "ES384", "PS256", "EdDSA")
 FRESH_S = 600.0
 AGAIN_S = 60.0
 FAILED_S = 10.0
@@ -66,6 +72,8 @@ class KeySets:
             keys = parse(await self._fetch.get(url))
         except (Busy, Invalid) as error:
             metrics.TENANTS_JWKS_FETCHES.labels("failed").inc()
+            reason = error.reason if isinstance(error, RequestFailed) else error.detail
+            _log.info("tenants.key_set_not_fetched", url=url.partition("?")[0][:200], reason=reason)
             if cached is None:
                 self._failed[url] = error.detail
                 raise _unavailable(error.detail) from None
@@ -85,23 +93,73 @@ def _unavailable(reason: str) -> Busy:
     return Busy(f"The tenant's key set could not be fetched: {reason}", code="OUTGOING_FAILED", retry_after=60)
 
 
+class UnusableKey(ValueError):
+    """A key that no signature can be verified with: which member is wrong, and why."""
+
+    def __init__(self, member: str, reason: str) -> None:
+        super().__init__(reason)
+        self.member = member
+        self.reason = reason
+
+
+def load_key(entry: dict[str, Any]) -> pyjwt.PyJWK:
+    """The key of one entry. Raises UnusableKey unless it is a public key of an algorithm that we verify with."""
+    algorithm = entry.get("alg")
+    if algorithm is not None and algorithm not in PUBLIC_KEY_ALGORITHMS:
+        raise UnusableKey("alg", f"must be one of {', '.join(PUBLIC_KEY_ALGORITHMS)}")
+    try:
+        key = pyjwt.PyJWK(entry)
+    except (pyjwt.PyJWTError, UnsupportedAlgorithm, NotImplementedError, ArithmeticError, TypeError, ValueError):
+        raise UnusableKey("", "is not a public key that can be read") from None
+    if key.algorithm_name not in PUBLIC_KEY_ALGORITHMS:
+        raise UnusableKey("crv", f"must be a curve of {', '.join(PUBLIC_KEY_ALGORITHMS)}")
+    return key
+
+
+def is_for_signatures(entry: dict[str, Any]) -> bool:
+    """Keys for encryption may be in a set; they are never looked at."""
+    return bool(entry.get("use", "sig") == "sig")
+
+
 def parse(body: bytes) -> dict[str, Any]:
-    """A key set as it must look: an object with a list of at most a hundred objects under `keys`."""
+    """A fetched key set, without the keys that cannot be used. Raises Invalid if it is no key set or holds a secret."""
     try:
         keys = msgspec.json.decode(body, type=dict[str, Any])
     except UNREADABLE:
         raise Invalid("The key set is not a JSON object.") from None
-    check(keys)
-    keys = {"keys": keys["keys"]}
-    if size_of(keys) > KEY_SET_MAX:
+    entries = _entries(keys)
+    if size_of(entries) > KEY_SET_MAX:
         raise Invalid(f"The key set takes more than {KEY_SET_MAX} bytes of memory.")
-    return keys
+    return {"keys": [entry for entry in entries if is_for_signatures(entry) and _is_usable(entry)]}
 
 
-def check(keys: dict[str, Any]) -> None:
-    """Refuses anything but public keys: a secret that is published is no secret."""
+def check(keys: dict[str, Any], field: str) -> None:
+    """Raises Invalid, naming each wrong member below `field`, unless every key for signatures can be used."""
+    faults = []
+    for number, entry in enumerate(_entries(keys)):
+        try:
+            if is_for_signatures(entry):
+                load_key(entry)
+        except UnusableKey as error:
+            faults.append(Fault(f"{field}.keys.{number}.{error.member}".rstrip("."), error.reason))
+    if faults:
+        raise Invalid("The key set holds a key that cannot be used; nothing was changed.", faults=faults)
+
+
+def _is_usable(entry: dict[str, Any]) -> bool:
+    try:
+        load_key(entry)
+    except UnusableKey as error:
+        _log.info("tenants.key_ignored", kid=str(entry.get("kid"))[:100], member=error.member, reason=error.reason)
+        return False
+    return True
+
+
+def _entries(keys: dict[str, Any]) -> list[dict[str, Any]]:
+    """A list of at most a hundred objects, none of them a secret: a secret that is published is none."""
     entries = keys.get("keys")
     if not isinstance(entries, list) or len(entries) > 100 or not all(isinstance(entry, dict) for entry in entries):
         raise Invalid("The key set must hold a list of at most 100 keys under `keys`.")
     if any(entry.get("kty") == "oct" or "d" in entry for entry in entries):
         raise Invalid("The key set holds a secret key; publish only public keys.")
+    return entries

@@ -17,9 +17,8 @@ from handbill.kit.bounds import ID_MAX, TOKEN_MAX, USER_TOKENS, CacheLimit
 from handbill.kit.caches import LruCache
 from handbill.kit.clock import Clock
 from handbill.kit.errors import Unauthorized
+from handbill.tenants import jwks
 from handbill.tenants.model import JwtRules
-
-PUBLIC_KEY_ALGORITHMS = ("RS256", "RS384", "RS512", "ES256", "ES384", "PS256", "EdDSA")
 
 
 class Verified(msgspec.Struct, frozen=True):
@@ -82,21 +81,19 @@ def verify(
         return _decode(token, secret, ["HS256"], rules, clock)
     if rules.kind == "jwks":
         key = _choose(keys or {}, kid)
-        if key.algorithm_name not in PUBLIC_KEY_ALGORITHMS:
-            raise _refused("its key's algorithm is not accepted")
         return _decode(token, key.key, [key.algorithm_name], rules, clock)
     raise _refused("the tenant accepts no user tokens")
 
 
 def _choose(keys: Mapping[str, Any], kid: str | None) -> pyjwt.PyJWK:
-    entries = [entry for entry in keys.get("keys", ()) if isinstance(entry, dict) and entry.get("use", "sig") == "sig"]
+    entries = [entry for entry in keys.get("keys", ()) if isinstance(entry, dict) and jwks.is_for_signatures(entry)]
     if kid is not None:
         entries = [entry for entry in entries if entry.get("kid") == kid]
     if len(entries) != 1:
         raise _refused("none of the tenant's keys fits it")
     try:
-        return pyjwt.PyJWK(entries[0])
-    except pyjwt.PyJWTError:
+        return jwks.load_key(entries[0])
+    except jwks.UnusableKey:
         raise _refused("the tenant's key cannot be read") from None
 
 

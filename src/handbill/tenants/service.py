@@ -10,10 +10,10 @@ from uuid import UUID
 
 from msgspec import UNSET, structs
 
-from handbill.infra.outgoing import Outgoing
 from handbill.infra.postgres import Database, Tx, UniqueViolation
 from handbill.infra.redis import Redis
 from handbill.infra.redis.keys import Keys
+from handbill.infra.safe_http import SafeHttpClient
 from handbill.infra.state import StateTable
 from handbill.kit import etags
 from handbill.kit.clock import Clock, SystemClock
@@ -95,7 +95,6 @@ class TenantService:
         login_step_s: float = LOGIN_STEP_S,
         key_cache_seconds: float = FRESH_S,
         passwords: Passwords | None = None,
-        outgoing: Outgoing | None = None,
         redis_keys: Keys | None = None,
     ) -> None:
         self._clock = clock or SystemClock()
@@ -103,9 +102,9 @@ class TenantService:
         self._database = database
         self._redis = redis
         self._sealer = Sealer(seal_key)
-        self._outgoing = outgoing or Outgoing()
+        self._http = SafeHttpClient()
         self._listener: asyncio.Task[None] | None = None
-        keysets = jwks.KeySets(self._outgoing, self._clock)
+        keysets = jwks.KeySets(self._http, self._clock)
         self.audit = Audit(self._clock, self._ids)
         self.directory = Directory(database, self._sealer, keysets, self._clock, fresh_s=key_cache_seconds)
         self.erasures = Erasures(database, self.audit, self._clock, self._ids)
@@ -131,7 +130,7 @@ class TenantService:
             self._listener.cancel()
             await asyncio.gather(self._listener, return_exceptions=True)
             self._listener = None
-        await self._outgoing.close()
+        await self._http.close()
 
     # --- the operator's verbs: across tenants, command line only
 
@@ -250,9 +249,9 @@ class TenantService:
                 faults=[Fault("settings.jwt", "needs exactly one of jwks and jwks_url")],
             )
         if rules.jwks_url is not None:
-            self._outgoing.check(rules.jwks_url)
+            self._http.check(rules.jwks_url)
         if rules.jwks is not None:
-            jwks.check(rules.jwks)
+            jwks.check(rules.jwks, "settings.jwt.jwks")
 
     # --- keys
 

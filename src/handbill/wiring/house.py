@@ -44,6 +44,7 @@ from handbill.tenants.seals import Sealer
 from handbill.tenants.service import TenantService
 from handbill.wiring import addresses, schema, secrets, shipping
 from handbill.wiring.audience import AddressBook, Reach
+from handbill.wiring.providers import check_base_url
 
 _log = logs.get("wiring")
 
@@ -301,7 +302,8 @@ def _banners(house: House) -> BannersService:
             token_ttl_s=given.token_ttl_s,
             decisions_per_minute=given.decisions_per_minute,
             geo_file=_geo_file(house.settings),
-            geo_url=None if given.geo_file else given.geo_url,
+            geo_url=_geo_url(house.settings),
+            geo_insecure=given.geo_insecure,
         ),
         segments=house.segments,
         clickhouse=house.clickhouse,
@@ -310,8 +312,10 @@ def _banners(house: House) -> BannersService:
 
 def _adstats(house: House) -> AdstatsService:
     given = house.settings.adstats
+    check_base_url("HANDBILL_ADSTATS__META_URL", given.meta_url, insecure=given.meta_insecure)
     meta = MetaPolicy(
         url=given.meta_url,
+        insecure=given.meta_insecure,
         version=given.meta_version,
         app_secret=given.meta_app_secret or "",
         poll_s=given.meta_poll_ms / 1000,
@@ -351,6 +355,14 @@ def _geo_file(settings: Settings) -> Path | None:
     if given.geo_file:
         return Path(given.geo_file)
     return Path(settings.home) / "geo" / "country.mmdb" if given.geo_url else None
+
+
+def _geo_url(settings: Settings) -> str | None:
+    given = settings.banners
+    if given.geo_file or given.geo_url is None:
+        return None
+    check_base_url("HANDBILL_BANNERS__GEO_URL", given.geo_url, insecure=given.geo_insecure)
+    return given.geo_url
 
 
 def _messaging(house: House) -> MessagingService:

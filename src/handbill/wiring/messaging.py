@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from handbill.infra.outgoing import Outgoing
 from handbill.infra.redis import Keys
+from handbill.infra.safe_http import TENANT_PORTS, HttpPolicy, SafeHttpClient
 from handbill.jobs.chores import Loop
 from handbill.kit.pulse import Pulse
 from handbill.messaging.ports import Contacts
@@ -24,6 +24,7 @@ from handbill.wiring.house import House
 
 SWEEP_S = 1.0
 IDLE_S = 0.2
+HOOK_TIMEOUT_S = 10.0
 
 
 def policy(settings: Settings) -> MessagingPolicy:
@@ -61,10 +62,16 @@ def service(house: House, contacts: Contacts) -> MessagingService:
         house.clock,
         verify_key=secrets.derived(settings, "webhook verify tokens"),
         seal=Sealer(secrets.derived(settings, "hooks")),
-        outgoing=Outgoing(insecure=settings.messaging.hooks_insecure, timeout_s=10),
+        http=SafeHttpClient(_hook_policy(settings)),
         policy=policy(settings),
         keys=Keys(),
     )
+
+
+def _hook_policy(settings: Settings) -> HttpPolicy:
+    insecure = settings.messaging.hooks_insecure
+    ports = None if insecure else TENANT_PORTS
+    return HttpPolicy(https_only=not insecure, public_only=not insecure, ports=ports, total_s=HOOK_TIMEOUT_S)
 
 
 class MessageSweep(Loop):

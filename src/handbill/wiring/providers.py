@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from handbill.infra.safe_http import HttpPolicy
 from handbill.kit.clock import Clock
+from handbill.kit.errors import Fault, Invalid
 from handbill.messaging.providers.graph import Graph
 from handbill.messaging.providers.port import Secrets
 from handbill.messaging.providers.vault import Load, Vault
@@ -12,8 +14,23 @@ from handbill.tenants.seals import Sealer
 from handbill.wiring import secrets
 
 
+def check_base_url(variable: str, url: str, *, insecure: bool) -> None:
+    """Raises Invalid, naming the setting, for an address that is not https with a public host where it must be."""
+    try:
+        HttpPolicy(https_only=not insecure, public_only=not insecure, ports=None).check(url)
+    except Invalid as error:
+        switch = f"{variable.removesuffix('_URL')}_INSECURE"
+        raise Invalid(
+            f"{variable} cannot be used. {error.detail} Use an https address of a public host, or set {switch} to true "
+            "for a stand-in on this machine or in your own network.",
+            code="SETTINGS_INVALID",
+            faults=[Fault(variable, "must be an https address of a public host")],
+        ) from None
+
+
 def whatsapp(settings: Settings, kept: Secrets) -> WhatsApp:
     given = settings.messaging
+    check_base_url("HANDBILL_MESSAGING__GRAPH_URL", given.graph_url, insecure=given.graph_insecure)
     graph = Graph(
         given.graph_url,
         given.graph_version,

@@ -13,18 +13,21 @@ from collections.abc import AsyncIterator, Mapping
 from datetime import date, timedelta
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
 from typing import Any
+from urllib.parse import urlencode
 
-import aiohttp
 import msgspec
+from yarl import URL
 
 from handbill.adstats.model import LEVELS, Figures, Kind, Level, Listed, RawStatRow
 from handbill.adstats.providers.port import Account, ProviderError, ProviderThrottled, Question
 from handbill.adstats.providers.usage import TooMuch, fault_of, pause_s
+from handbill.infra.safe_http import HttpPolicy, ReplyTooLarge, RequestFailed, Response, SafeHttpClient
 from handbill.kit.clock import Clock
 from handbill.kit.telemetry import metrics
 from handbill.kit.untrusted_json import UNREADABLE
 
 LARGEST = 32 * 1024 * 1024
+CONNECTIONS = 100
 _DAY = timedelta(days=1)
 _WHOLE = frozenset(("CLP", "COP", "CRC", "HUF", "IDR", "ISK", "JPY", "KRW", "PYG", "TWD", "VND"))
 """Meta's own list, which is not ISO's: there a forint has no hundredths, and a dinar no thousandths."""
@@ -49,9 +52,13 @@ class MetaPolicy(msgspec.Struct, frozen=True):
     patience_s: float = 600.0
     """How long a report may take."""
     timeout_s: float = 60.0
+    insecure: bool = False
+    """Allows plain HTTP and private addresses: for a stand-in of the platform."""
 
 
 class MetaProvider:
+    """Raises Invalid for a base URL that is not https with a public host, unless the policy is `insecure`."""
+
     kind: Kind = "CUMULATIVE"
     silence_is_zero = False  # what was deleted at Meta is no longer in its answers; its spend was spent all the same
     levels: tuple[Level, ...] = LEVELS
@@ -60,13 +67,22 @@ class MetaProvider:
     def __init__(self, clock: Clock, policy: MetaPolicy | None = None) -> None:
         self._clock = clock
         self._policy = policy or MetaPolicy()
-        self._session: aiohttp.ClientSession | None = None
+        self._http = SafeHttpClient(
+            HttpPolicy(
+                https_only=not self._policy.insecure,
+                public_only=not self._policy.insecure,
+                ports=None,
+                max_bytes=LARGEST,
+                total_s=self._policy.timeout_s,
+                connections=CONNECTIONS,
+            )
+        )
+        self._http.check(self._policy.url)
+        self._root = f"{self._policy.url.rstrip('/')}/{self._policy.version}"
         self._paused: dict[str, float] = {}
 
     async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        await self._http.close()
 
     # --- figures
 
@@ -166,22 +182,28 @@ class MetaProvider:
 
     async def _call(self, account: Account, method: str, path: str, asked: Mapping[str, str]) -> dict[str, Any]:
         self._check_pause(account)
-        url = f"{self._policy.url}/{self._policy.version}/{path}"
         params = dict(asked)
         if self._policy.app_secret:
             secret = self._policy.app_secret.encode()
             params["appsecret_proof"] = hmac.new(secret, account.token.encode(), hashlib.sha256).hexdigest()
-        where: dict[str, Any] = {"data": params} if method == "POST" else {"params": params}
+        url = URL(f"{self._root}/{path}")
         headers = {"Authorization": f"Bearer {account.token}"}
+        form = None
+        if method == "POST":
+            form = urlencode(params).encode()
+            headers["Content-Type"] = "application/x-www-form-urlencoded"
+        else:
+            url = url.with_query(params)
         try:
-            async with self._client().request(method, url, headers=headers, allow_redirects=False, **where) as reply:
-                body = await _read(reply)
-                status, told = reply.status, reply.headers.copy()
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise ProviderError(f"the platform did not answer ({type(error).__name__})") from None
-        self._pause(account, pause_s(told))
-        if status != 200 or "error" in body:
-            raise fault_of(status, body, told)
+            response = await self._http.request(method, url, headers=headers, body=form)
+        except ReplyTooLarge:
+            raise TooMuch("the platform's answer is too large") from None
+        except RequestFailed as error:
+            raise ProviderError(f"the platform did not answer ({error.reason})") from None
+        body = _decode(response)
+        self._pause(account, pause_s(response.headers))
+        if response.status != 200 or "error" in body:
+            raise fault_of(response.status, body, response.headers)
         return body
 
     def _check_pause(self, account: Account) -> None:
@@ -194,27 +216,14 @@ class MetaProvider:
         if seconds:
             self._paused[account.external_id] = self._clock.monotonic() + seconds
 
-    def _client(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            timeout = aiohttp.ClientTimeout(total=self._policy.timeout_s)
-            self._session = aiohttp.ClientSession(timeout=timeout, trust_env=False)
-        return self._session
 
-
-async def _read(reply: aiohttp.ClientResponse) -> dict[str, Any]:
-    chunks: list[bytes] = []
-    size = 0
-    async for chunk in reply.content.iter_chunked(65_536):
-        size += len(chunk)
-        if size > LARGEST:
-            raise TooMuch("the platform's answer is too large")
-        chunks.append(chunk)
+def _decode(response: Response) -> dict[str, Any]:
     try:
-        body = msgspec.json.decode(b"".join(chunks))
+        body = msgspec.json.decode(response.body)
     except UNREADABLE:
         body = None
     if not isinstance(body, dict):
-        raise ProviderError(f"the platform answered {reply.status} with something that is not JSON")
+        raise ProviderError(f"the platform answered {response.status} with something that is not JSON")
     return body
 
 

@@ -9,29 +9,25 @@ let go before the other side lets go of them.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import hmac
-import ipaddress
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
-from urllib.parse import urlsplit
 
-import aiohttp
 import msgspec
 from yarl import URL
 
-from handbill.infra.outgoing import PublicOnly, is_public
+from handbill.infra.safe_http import FormPart, HttpPolicy, NotConnected, RequestFailed, SafeHttpClient
 from handbill.kit import crashpoints
 from handbill.kit.bounds import PROVIDER_ADDRESSES
 from handbill.kit.caches import Memo
-from handbill.kit.errors import Invalid
 from handbill.messaging.model import Credentials, Lost, Unwritten
 
 BASE_URL = "https://graph.facebook.com"
 VERSION = "v23.0"
 ANSWER_LIMIT = 8 * 1024 * 1024
 KEEP_S = 15.0
+DNS_CACHE_S = 60
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -40,7 +36,7 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 class Graph:
-    """`insecure` allows plain HTTP to any host; loopback, where the fake server lives, is always allowed."""
+    """Raises Invalid for a base URL that is not https with a public host, unless `insecure` allows any URL."""
 
     def __init__(
         self,
@@ -52,14 +48,22 @@ class Graph:
         answer_s: float = 30.0,
         insecure: bool = False,
     ) -> None:
-        self._guarded = not (insecure or _is_loopback(base_url))
-        if self._guarded:
-            _check(base_url)
+        self._http = SafeHttpClient(
+            HttpPolicy(
+                https_only=not insecure,
+                public_only=not insecure,
+                ports=None,
+                max_bytes=ANSWER_LIMIT,
+                total_s=connect_s + 2 * answer_s,
+                connect_s=connect_s,
+                read_s=answer_s,
+                connections=connections,
+                keepalive_s=KEEP_S,
+                dns_cache_s=DNS_CACHE_S,
+            )
+        )
+        self._http.check(base_url)
         self._root = f"{base_url.rstrip('/')}/{version}"
-        self._connections = connections
-        self._longest_s = connect_s + 2 * answer_s
-        self._timeout = aiohttp.ClientTimeout(total=None, connect=connect_s, sock_connect=connect_s, sock_read=answer_s)
-        self._session: aiohttp.ClientSession | None = None
 
     async def call(
         self,
@@ -69,49 +73,35 @@ class Graph:
         *,
         query: Mapping[str, str] | None = None,
         body: Any = None,
-        form: aiohttp.FormData | None = None,
+        form: Sequence[FormPart] = (),
     ) -> Reply | Unwritten | Lost:
         """One request and its whole answer, whatever its status; or why there is none."""
         url = _address(self._root, path, credentials.token, credentials.app_secret)
         if query:
             url = url.update_query(query)
         headers = {"Authorization": f"Bearer {credentials.token}"}
-        data: Any = form
+        data: bytes | None = None
         if body is not None:
             data = msgspec.json.encode(body)
             headers["Content-Type"] = "application/json"
         crashpoints.reached(f"before:graph:{method}")
-        found = await self._exchange(method, url, headers, data)
+        reply = await self._exchange(method, url, headers, data, form)
         crashpoints.reached(f"after:graph:{method}")
-        return found
+        return reply
 
-    async def _exchange(self, method: str, url: URL, headers: dict[str, str], data: Any) -> Reply | Unwritten | Lost:
-        status: int | None = None
+    async def _exchange(
+        self, method: str, url: URL, headers: dict[str, str], body: bytes | None, form: Sequence[FormPart]
+    ) -> Reply | Unwritten | Lost:
         try:
-            async with (
-                asyncio.timeout(self._longest_s),
-                self._client().request(method, url, headers=headers, data=data, allow_redirects=False) as reply,
-            ):
-                status = reply.status
-                return Reply(status, await _bounded(reply))
-        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.InvalidURL) as error:
-            return Unwritten(f"no connection ({type(error).__name__})")
-        except (aiohttp.ClientError, OSError) as error:  # TimeoutError is an OSError
-            return Lost(f"no whole answer ({type(error).__name__})", status)
+            response = await self._http.request(method, url, headers=headers, body=body, form=form)
+        except NotConnected as error:
+            return Unwritten(f"no connection ({error.reason})")
+        except RequestFailed as error:
+            return Lost(f"no whole answer ({error.reason})", error.reply_status)
+        return Reply(response.status, response.body)
 
     async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
-
-    def _client(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            options: dict[str, Any] = {"resolver": PublicOnly()} if self._guarded else {}
-            connector = aiohttp.TCPConnector(
-                limit=self._connections, ttl_dns_cache=60, keepalive_timeout=KEEP_S, **options
-            )
-            self._session = aiohttp.ClientSession(connector=connector, timeout=self._timeout, trust_env=False)
-        return self._session
+        await self._http.close()
 
 
 def _build_address(root: str, path: str, token: str, app_secret: str | None) -> URL:
@@ -124,35 +114,3 @@ def _build_address(root: str, path: str, token: str, app_secret: str | None) -> 
 
 
 _address = Memo(_build_address, PROVIDER_ADDRESSES)
-
-
-async def _bounded(reply: aiohttp.ClientResponse) -> bytes:
-    chunks: list[bytes] = []
-    size = 0
-    async for chunk in reply.content.iter_any():
-        size += len(chunk)
-        if size > ANSWER_LIMIT:
-            raise aiohttp.ClientPayloadError("the answer is too large")
-        chunks.append(chunk)
-    return b"".join(chunks)
-
-
-def _is_loopback(url: str) -> bool:
-    host = urlsplit(url).hostname or ""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def _check(url: str) -> None:
-    """Only the operator sets this address, but a typing error must not send tokens over the open line."""
-    parts = urlsplit(url)
-    host = parts.hostname or ""
-    literal = host.replace(".", "").isdecimal() or ":" in host
-    if parts.scheme != "https" or not host or parts.username or (literal and not is_public(host)):
-        raise Invalid(
-            "The Graph address was refused: it must be https:// with a public host, or a server on this machine. "
-            "Nothing was sent.",
-            code="OUTGOING_REFUSED",
-        )

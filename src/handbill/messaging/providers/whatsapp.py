@@ -6,9 +6,9 @@ import re
 from collections.abc import Sequence
 from typing import Any, get_args
 
-import aiohttp
 import msgspec
 
+from handbill.infra.safe_http import FormPart
 from handbill.kit.errors import Busy, Conflict, HandbillError, Invalid
 from handbill.kit.telemetry import metrics
 from handbill.kit.untrusted_json import UNREADABLE
@@ -124,10 +124,11 @@ class WhatsApp:
         await self._ask(account, "DELETE", f"{_id(account.waba_id)}/message_templates", query={"name": name})
 
     async def upload(self, account: Account, data: bytes, *, mime: str, filename: str) -> str:
-        form = aiohttp.FormData()
-        form.add_field("messaging_product", "whatsapp")
-        form.add_field("type", mime)
-        form.add_field("file", data, content_type=mime, filename=filename)
+        form = (
+            FormPart("messaging_product", "whatsapp"),
+            FormPart("type", mime),
+            FormPart("file", data, mime, filename),
+        )
         made = await self._ask(account, "POST", f"{_id(account.number_id)}/media", form=form)
         return str(made.get("id", ""))
 
