@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import zipfile
 from pathlib import Path
@@ -14,7 +15,7 @@ from handbill.contacts import emails, mapping, phones, reasons, sources, underst
 from handbill.contacts.dialects import Dialect, sniff
 from handbill.events.dialects.reading import decoded
 from handbill.kit.bounds import EMAIL_CHARS, PHONE_CHARS
-from handbill.kit.errors import TooLarge
+from handbill.kit.errors import Invalid, TooLarge
 from handbill.people import raw
 from tests.kit.growth import growth
 
@@ -80,7 +81,8 @@ def test_the_proposal_for_a_file_with_a_long_cell_takes_linear_time(tmp_path: Pa
 
     def propose(size: int) -> None:
         path.write_text(head + text[:size] + "\n", encoding="utf-8")
-        understand.proposal(str(path), "a.csv", sources.Bounds(), "BR")
+        with contextlib.suppress(Invalid):  # a long line may be read as more columns than a table may have
+            understand.proposal(str(path), "a.csv", sources.Bounds(), "BR")
 
     assert growth(lambda size: size, propose, len(text)) is None
 
