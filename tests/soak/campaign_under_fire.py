@@ -91,7 +91,6 @@ async def run(ctx: Context) -> dict[str, Any]:
         env = built.env(
             HANDBILL_TENANTS__SEAL_KEY="a seal key for soaks",
             HANDBILL_MESSAGING__GRAPH_URL=url,
-            HANDBILL_MESSAGING__GRAPH_INSECURE="true",
             HANDBILL_MESSAGING__CLAIM_S="3",
             HANDBILL_MESSAGING__LEASE_S="5",
             HANDBILL_MESSAGING__UNANSWERED_S="120",

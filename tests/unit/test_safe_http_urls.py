@@ -93,8 +93,10 @@ def test_a_setting_that_leads_inside_is_refused_by_its_name(setting: str, tmp_pa
         "HANDBILL_CLICKHOUSE__URL": "http://127.0.0.1:8123",
         "HANDBILL_TENANTS__SEAL_KEY": "a seal key for tests",
     }
-    for url in ("http://example.com", "https://127.0.0.1:9400", "https://１０.０.０.１"):
+    for url in ("http://example.com", "https://10.0.0.1:9400", "https://１０.０.０.１", "http://127.0.0.1.example.com"):
         with pytest.raises(Invalid, match=f"{setting} .*{insecure}") as refused:
             House(load({**engines, setting: url}))
         assert refused.value.code == "SETTINGS_INVALID"
         House(load({**engines, setting: url, insecure: "true"}))
+    for url in ("http://127.0.0.1:9400", "http://localhost:9400", "http://[::1]:9400"):  # the operator's own machine
+        House(load({**engines, setting: url}))

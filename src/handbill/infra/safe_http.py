@@ -250,6 +250,16 @@ def is_public_address(address: str) -> bool:
     return not any(parsed in network for network in _NOT_PUBLIC)
 
 
+def is_loopback_url(url: str) -> bool:
+    """Whether a URL names this machine: `localhost` or a loopback address."""
+    try:
+        host = URL(url).raw_host or ""
+    except ValueError:
+        return False
+    parsed = _parse_address(host)
+    return host == "localhost" or (parsed is not None and parsed.is_loopback)
+
+
 async def read_limited(stream: aiohttp.StreamReader, limit: int) -> bytes | None:
     """Everything up to the end of the stream; None as soon as there are more bytes than the limit."""
     chunks: list[bytes] = []

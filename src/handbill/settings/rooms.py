@@ -138,7 +138,9 @@ class Adstats(msgspec.Struct, frozen=True):
     meta_url: Annotated[HttpUrl, Meta(description="Where Meta's Graph API answers.")] = "https://graph.facebook.com"
     meta_insecure: Annotated[
         bool,
-        Meta(description="Whether that address may be plain HTTP or private: for a stand-in; tokens travel readable."),
+        Meta(
+            description="Whether that address may be plain HTTP or private, in your own network: tokens travel readable."
+        ),
     ] = False
     meta_version: Annotated[
         str, Meta(pattern=r"^v[0-9]{1,3}[.][0-9]$", description="The version of the Graph API that is asked for.")
@@ -192,7 +194,9 @@ class Messaging(msgspec.Struct, frozen=True):
     ] = "v23.0"
     graph_insecure: Annotated[
         bool,
-        Meta(description="Whether that address may be plain HTTP or private: for a stand-in; tokens travel readable."),
+        Meta(
+            description="Whether that address may be plain HTTP or private, in your own network: tokens travel readable."
+        ),
     ] = False
     graph_connections: Annotated[
         int, Meta(ge=1, le=10_000, description="Requests to that API that one process has under way at once.")

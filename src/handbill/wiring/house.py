@@ -286,6 +286,7 @@ async def _members_of(segments: SegmentsService, tenant: int, segment: UUID, mos
 
 def _banners(house: House) -> BannersService:
     given = house.settings.banners
+    geo_url, geo_insecure = _geo_url(house.settings)
     return BannersService(
         house.database,
         house.redis,
@@ -302,8 +303,8 @@ def _banners(house: House) -> BannersService:
             token_ttl_s=given.token_ttl_s,
             decisions_per_minute=given.decisions_per_minute,
             geo_file=_geo_file(house.settings),
-            geo_url=_geo_url(house.settings),
-            geo_insecure=given.geo_insecure,
+            geo_url=geo_url,
+            geo_insecure=geo_insecure,
         ),
         segments=house.segments,
         clickhouse=house.clickhouse,
@@ -312,10 +313,10 @@ def _banners(house: House) -> BannersService:
 
 def _adstats(house: House) -> AdstatsService:
     given = house.settings.adstats
-    check_base_url("HANDBILL_ADSTATS__META_URL", given.meta_url, insecure=given.meta_insecure)
+    insecure = check_base_url("HANDBILL_ADSTATS__META_URL", given.meta_url, insecure=given.meta_insecure)
     meta = MetaPolicy(
         url=given.meta_url,
-        insecure=given.meta_insecure,
+        insecure=insecure,
         version=given.meta_version,
         app_secret=given.meta_app_secret or "",
         poll_s=given.meta_poll_ms / 1000,
@@ -357,12 +358,13 @@ def _geo_file(settings: Settings) -> Path | None:
     return Path(settings.home) / "geo" / "country.mmdb" if given.geo_url else None
 
 
-def _geo_url(settings: Settings) -> str | None:
+def _geo_url(settings: Settings) -> tuple[str | None, bool]:
+    """Where the country database is fetched from, and whether that may be plain HTTP or private."""
     given = settings.banners
     if given.geo_file or given.geo_url is None:
-        return None
-    check_base_url("HANDBILL_BANNERS__GEO_URL", given.geo_url, insecure=given.geo_insecure)
-    return given.geo_url
+        return None, False
+    insecure = check_base_url("HANDBILL_BANNERS__GEO_URL", given.geo_url, insecure=given.geo_insecure)
+    return given.geo_url, insecure
 
 
 def _messaging(house: House) -> MessagingService:
