@@ -139,7 +139,7 @@ class Adstats(msgspec.Struct, frozen=True):
     meta_insecure: Annotated[
         bool,
         Meta(
-            description="Whether that address may be plain HTTP or private, in your own network: tokens travel readable."
+            description="Whether that address may be plain HTTP or private, in your own network: tokens are readable."
         ),
     ] = False
     meta_version: Annotated[
@@ -195,7 +195,7 @@ class Messaging(msgspec.Struct, frozen=True):
     graph_insecure: Annotated[
         bool,
         Meta(
-            description="Whether that address may be plain HTTP or private, in your own network: tokens travel readable."
+            description="Whether that address may be plain HTTP or private, in your own network: tokens are readable."
         ),
     ] = False
     graph_connections: Annotated[
