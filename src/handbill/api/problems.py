@@ -59,7 +59,7 @@ def problem(error: HandbillError, request_id: str) -> Problem:
 
 
 def headers_of(error: HandbillError) -> dict[str, str]:
-    found: dict[str, str] = {}
+    found = {"Cache-Control": "no-store"}  # what is not there now may be there a second later
     if error.retry_after is not None:
         found["Retry-After"] = str(max(1, math.ceil(error.retry_after)))
     elif error.status == 503:
