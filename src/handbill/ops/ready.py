@@ -45,7 +45,7 @@ class Ready(msgspec.Struct, frozen=True):
             f"Health     {self.api_url}/health  {self.api_url}/ready",
         ]
         if settings.api.metrics_port:
-            lines.append(f"Metrics    http://{settings.api.metrics_host}:{settings.api.metrics_port}/metrics")
+            lines.append(f"Metrics    http://{settings.api.metrics_host}:{settings.api.metrics_port}/metrics  /ready")
         if settings.worker.port:
             lines.append(f"Worker     http://{settings.worker.host}:{settings.worker.port}/health")
         lines += [f"Home       {self.home}", f"Logs       {self.home / 'logs'}"]

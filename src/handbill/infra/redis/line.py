@@ -107,9 +107,7 @@ class Line(asyncio.Protocol):
             raise RedisAway("Redis is away; nothing was done, try again.")
         if self._pending and (self._pending + count > self._limit or self._bytes + len(packed) > BYTES):
             metrics.REDIS_ERRORS.labels("full").inc()
-            raise RedisBusy(
-                f"{self._pending} commands wait for Redis already; nothing was done, try again.", retry_after=1.0
-            )
+            raise RedisBusy("Too many commands wait for Redis; nothing was done, try again.", retry_after=1.0)
         future: asyncio.Future[Any] = self._loop.create_future()
         self._queue.append(_Waiting(future, count, skip, len(packed)))
         self._pending += count
