@@ -54,12 +54,10 @@ def test_a_place_may_name_its_own_code_without_changing_its_class() -> None:
 def test_a_caller_reads_only_the_code_of_the_installations_own_trouble(error: HandbillError) -> None:
     reply = problem(error, "r")
     assert (reply.code, reply.detail) == (error.code, CODES[error.code])
-    secrets = ("10.1.2.3", "5.20", "50000", "claim_messages", "handbill_app", "/var/")
+    hidden = ("10.1.2.3", "5.20", "50000", "claim_messages", "handbill_app", "/var/")
     for dialect in Dialect:
         body = refused(dialect, error).body.decode()
-        assert not any(
-            word in body for word in ("10.1.2.3", "5.20", "50000", "claim_messages", "handbill_app", "/var/")
-        )
+        assert not any(word in body for word in hidden)
     assert problem(Invalid("the name is too long"), "r").detail == "the name is too long"
 
 

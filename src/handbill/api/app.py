@@ -39,7 +39,7 @@ def litestar(house: House, settings: Settings) -> Litestar:
     app = Litestar(
         route_handlers=[
             *health.handlers,
-            *demo.handlers(Path(settings.home)),
+            *demo.handlers(Path(settings.home), with_demo=settings.demo != "off"),
             *(handler for room in MOUNTS.values() for handler in room.handlers),
         ],
         dependencies={

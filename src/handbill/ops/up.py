@@ -1,4 +1,4 @@
-"""`handbill up`: every engine without a URL, the schemas, the demo tenant, api and worker, under one supervisor."""
+"""`handbill up`: engines without a URL, the schemas, the demo tenant if wanted, api and worker, supervised."""
 
 from __future__ import annotations
 
@@ -65,8 +65,9 @@ class Supervisor:
     async def start(self) -> Ready:
         check_ports(self._settings)
         secrets.seal_key(self._settings)
+        embedded = "postgres" in addresses.missing(self._settings)
         await self._engines()
-        made = await demo.ensure(self._settings, self._home)
+        made = await demo.ensure(self._settings, self._home, embedded=embedded)
         await self._side_by_side([self._unit(name, self._child(name)) for name in self._children()])
         seconds = round(time.monotonic() - self._began, 1)
         self._teller.say("up-ready", f"ready in {seconds} s", seconds=seconds, pid=os.getpid())

@@ -205,6 +205,14 @@ class Settings(msgspec.Struct, frozen=True):
             "others uses /var/lib/handbill.",
         ),
     ] = ".handbill"
+    demo: Annotated[
+        Literal["auto", "on", "off"],
+        Meta(
+            description="The demo tenant with its keys, and the demo shop at /demo. auto: `up` makes the tenant on the "
+            "embedded PostgreSQL when there is no other; on: `up` makes it wherever there is none yet; off: nothing is "
+            "made, read, printed or served."
+        ),
+    ] = "auto"
     log: Log = Log()
     telemetry: Telemetry = Telemetry()
     postgres: Postgres = Postgres()
