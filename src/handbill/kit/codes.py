@@ -65,6 +65,7 @@ CODES: dict[str, str] = {
     "SCHEMA_NEWER": "The schema was made by a newer release than this one; nothing was changed.",
     "REDIS_BUSY": "Redis cannot do it now, or too many calls wait for it; nothing was done, try again.",
     "REDIS_LOGIN": "Redis refused the login: the URL, its user or its password is wrong.",
+    "REDIS_CLUSTER": "Redis runs in cluster mode, which is not supported; use a single primary, replicas or not.",
     "REDIS_URL": "The Redis URL cannot be read.",
     "CLICKHOUSE_BUSY": "ClickHouse cannot do it now (a limit was reached); try again.",
     "CLICKHOUSE_LOGIN": "ClickHouse refused the login: the URL, its user or its password is wrong.",

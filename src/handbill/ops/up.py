@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from handbill.infra.embedded.home import Home
+from handbill.infra.redis import refuse_cluster
 from handbill.kit.errors import Broken
 from handbill.ops import demo
 from handbill.ops.child import Child
@@ -108,6 +109,8 @@ class Supervisor:
     async def _redis(self, units: dict[str, Unit]) -> None:
         if "redis" in units:
             await units["redis"].start()
+        elif self._settings.redis.url is not None:
+            await refuse_cluster(self._settings.redis.url, timeout=self._settings.redis.timeout_ms / 1000)
 
     async def _clickhouse(self, units: dict[str, Unit], by_name: dict[str, Starter]) -> None:
         if "clickhouse" in units:
