@@ -24,6 +24,8 @@ async def test_decide_follow_and_look(own_redis: OwnEngine) -> None:
         try:
             tenant = (await house.tenants.create_tenant(NewTenant(name="Shop", slug="shop"), actor="t")).tenant_id
             key = (await house.tenants.create_key(tenant, NewKey(kind="write", name="w"), actor="t")).key
+            admin = NewKey(kind="secret", name="s", scopes=["banners:write"])
+            secret = (await house.tenants.create_key(tenant, admin, actor="t")).key
             await house.banners.editor.create_placement(tenant, NewPlacement(name="Home", slug="home"), actor="t")
             new = NewBanner(x_times=2, y_hours=24, z_duration_sec=3, title="Sale", cta_link="https://shop.example/x")
             banner = await house.banners.editor.create_banner(tenant, new, actor="t")
@@ -59,6 +61,23 @@ async def test_decide_follow_and_look(own_redis: OwnEngine) -> None:
             async with web.get(f"/banner/{banner.banner_id}", headers={"If-None-Match": tag}) as reply:
                 assert reply.status == 304
                 assert await reply.read() == b""
+
+            for _ in range(5):  # each is asked for before the catalogue in memory was refreshed
+                body = {"x_times": 2, "y_hours": 24, "z_duration_sec": 3, "title": "New"}
+                as_admin = {"Authorization": f"Bearer {secret}"}
+                async with web.post("/admin/banners", json=body, headers=as_admin) as reply:
+                    assert reply.status == 201
+                    made = (await reply.json())["banner_id"]
+                async with web.get(f"/banner/{made}") as reply:
+                    assert reply.status == 200
+            async with web.patch(f"/admin/banners/{made}", json={"is_active": False}, headers=as_admin) as reply:
+                assert reply.status == 200
+
+            async def is_gone() -> bool:
+                async with web.get(f"/banner/{made}", headers={"If-None-Match": '"v1"'}) as reply:
+                    return (reply.status, reply.headers.get("cache-control")) == (404, "no-store")
+
+            await eventually(is_gone, what="a banner that was switched off")
 
             await redis.stop()
 

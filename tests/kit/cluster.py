@@ -23,42 +23,56 @@ _BUS = 10_000  # the cluster's own port lies so far above the clients'
 @asynccontextmanager
 async def one_node_cluster() -> AsyncIterator[str]:
     """The URL of a cluster that owns all slots; gone at the end."""
+    for _ in range(50):
+        port = free_port()
+        if port + _BUS > 65_535:
+            continue
+        async with redis_node(port, clustered=True) as url:
+            if url is None:
+                continue
+            async with opened(url, timeout=30, cluster_allowed=True) as redis:
+                await redis.call("CLUSTER", "ADDSLOTS", *range(16_384))
+                await eventually(lambda: _whole(redis))
+            yield url
+            return
+    raise AssertionError("no two free ports for a cluster node in fifty tries")
+
+
+@asynccontextmanager
+async def redis_node(port: int, *, clustered: bool) -> AsyncIterator[str | None]:
+    """The URL of a Redis on this port, with cluster mode on or off; None when a port it needs is taken."""
     home = Path(tempfile.mkdtemp(prefix="hbc-"))
-    process, url = await _started(home)
+    program, _ = embedded._program(None)
+    mode = "yes" if clustered else "no"
+    options = [
+        "--port",
+        str(port),
+        "--bind",
+        "127.0.0.1",
+        "--cluster-enabled",
+        mode,
+        "--save",
+        "",
+        "--appendonly",
+        "no",
+    ]
+    process = subprocess.Popen(
+        [program, *options, "--dir", home], stdout=subprocess.DEVNULL, preexec_fn=die_with_parent
+    )
+    url = f"redis://127.0.0.1:{port}/0"
     try:
-        async with opened(url, timeout=30) as redis:
-            await redis.call("CLUSTER", "ADDSLOTS", *range(16_384))
-            await eventually(lambda: _whole(redis))
-        yield url
+        answer = await eventually(lambda: _answers(process, url))
+        yield url if answer == "yes" else None
     finally:
         process.terminate()
         await asyncio.to_thread(process.wait, 30)
         shutil.rmtree(home, ignore_errors=True)
 
 
-async def _started(home: Path) -> tuple[subprocess.Popen[bytes], str]:
-    program, _ = embedded._program(None)
-    for attempt in range(50):
-        port = free_port()
-        if port + _BUS > 65_535:
-            continue
-        options = f"--port {port} --bind 127.0.0.1 --cluster-enabled yes --save --appendonly no".split()
-        options[options.index("--save") + 1 : options.index("--save") + 1] = [""]
-        here = home / str(attempt)
-        here.mkdir()
-        process = subprocess.Popen(
-            [program, *options, "--dir", here], stdout=subprocess.DEVNULL, preexec_fn=die_with_parent
-        )
-        url = f"redis://127.0.0.1:{port}/0"
-        if await eventually(lambda p=process, u=url: _answers(p, u)) == "yes":  # type: ignore[misc]
-            return process, url
-    raise AssertionError("no two free ports for a cluster node in fifty tries")
-
-
 async def _answers(process: subprocess.Popen[bytes], url: str) -> str:
     if process.poll() is not None:
         return "ended"  # one of its ports was taken after all
-    async with opened(url, timeout=30) as redis:
+    async with opened(url, timeout=30, cluster_allowed=True) as redis:
         try:
             text: bytes = await redis.call("INFO", "server")
         except RedisAway:

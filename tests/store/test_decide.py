@@ -354,7 +354,7 @@ async def test_a_followed_link_leads_to_the_banners_own_address(shop: Shop) -> N
     for bad in ("", "forged", token[:-2]):
         with pytest.raises(NotFound):
             await public.follow(bad, None, "1.2.3.4", ())
-    looks = await public.banner(made.banner_id, None)
+    looks, _ = await public.banner(made.banner_id, None, "1.2.3.4")
     assert (looks.cta_link, looks.version) == ("https://shop.example/x", 1)
     shop.clock.advance(days=1)
     with pytest.raises(NotFound):

@@ -160,7 +160,7 @@ async def test_everything_works_on_a_cluster_with_a_tagged_prefix() -> None:
             raise ValueError("once more")
 
     async with one_node_cluster() as url:
-        redis = Redis(url, timeout=30)
+        redis = Redis(url, timeout=30, cluster_allowed=True)
         await redis.start()
         queues = Queues(redis, prefix="{bull}")
         queue = queues.queue("cluster")

@@ -140,7 +140,7 @@ async def test_a_new_store_whose_clock_is_behind_goes_on_behind_the_cursor(redis
 
 
 async def test_on_a_cluster_lanes_and_caps_need_nothing_of_each_other() -> None:
-    async with one_node_cluster() as url, opened(url, timeout=30) as redis:
+    async with one_node_cluster() as url, opened(url, timeout=30, cluster_allowed=True) as redis:
         journal, store = StreamsJournal(redis), CapsStore(redis, Keys())
         people = [Subject(1, f"u{n}") for n in range(8)]
         now = EPOCH_MS + 1_000_000

@@ -13,7 +13,7 @@ from tests.kit.waiting import soon
 async def test_keys_of_one_tag_go_together_and_others_are_refused() -> None:
     keys = Keys("hb")
     a, b = keys.tagged("caps", "7:1", "a"), keys.tagged("caps", "7:1", "b")
-    async with one_node_cluster() as url, opened(url, timeout=30) as redis:
+    async with one_node_cluster() as url, opened(url, timeout=30, cluster_allowed=True) as redis:
         assert await redis.many([("SET", a, 1), ("SET", b, 2)], atomic=True) == [b"OK", b"OK"]
         assert await redis.call("MGET", a, b) == [b"1", b"2"]
         both = redis.script("return redis.call('GET', KEYS[1]) + redis.call('GET', KEYS[2])")

@@ -39,7 +39,7 @@ def litestar(house: House, settings: Settings) -> Litestar:
     app = Litestar(
         route_handlers=[
             *health.handlers,
-            *demo.handlers(Path(settings.home)),
+            *demo.handlers(Path(settings.home), with_demo=settings.demo != "off"),
             *(handler for room in MOUNTS.values() for handler in room.handlers),
         ],
         dependencies={
@@ -71,7 +71,10 @@ def readiness(house: House) -> health.Readiness:
 
 
 async def _lag(house: House) -> dict[str, Any]:
-    """How far counting is behind. A long way behind is told by 429 on the routes that add to it, not by a 503 here."""
+    """How far counting is behind, for operators only.
+
+    A long way behind is answered by 429 on the routes that add to it, not by a 503 here.
+    """
     events, seconds = house.events.lag
     return {"lag_events": events, "lag_seconds": round(seconds, 3)}
 

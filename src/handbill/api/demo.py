@@ -52,8 +52,8 @@ def page(body: bytes, kind: str) -> Page:
     return Page(body, _TYPES[kind], f'"{blake2b(body, digest_size=12).hexdigest()}"')
 
 
-def handlers(home: Path) -> list[HTTPRouteHandler]:
-    """The routes, for an installation whose home may hold a demo tenant's keys."""
+def handlers(home: Path, *, with_demo: bool) -> list[HTTPRouteHandler]:
+    """The routes, for an installation whose home may hold a demo tenant's keys; without the demo shop if unwanted."""
     static = {path.name: page(path.read_bytes(), path.name.rpartition(".")[2]) for path in _files("api", "static")}
     shell = static.pop("demo.html").body.decode()
     ours = {path.name: path.read_bytes() for path in _files("client", "") if path.name.endswith((".js", ".json"))}
@@ -88,7 +88,7 @@ def handlers(home: Path) -> list[HTTPRouteHandler]:
             raise NotFound("The demo shop has no such file.")
         return _served(request, found, {"Cache-Control": _SHORT})
 
-    return [script, vectors, demo, part]
+    return [script, vectors, demo, part] if with_demo else [script, vectors]
 
 
 def kept(home: Path) -> Shop | None:

@@ -1,11 +1,13 @@
-"""The operator's listener: Prometheus metrics on a port of their own, on loopback unless told otherwise."""
+"""The operator's listener: Prometheus metrics and readiness with its details, on loopback unless told otherwise."""
 
 from __future__ import annotations
 
 import asyncio
 
+import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from handbill.api.health import Readiness
 from handbill.kit.errors import Broken
 from handbill.kit.telemetry import metrics
 
@@ -14,11 +16,12 @@ PATIENCE_S = 10.0
 
 
 class OperatorListener:
-    """Answers `GET /metrics` and closes. Too small to need a framework."""
+    """Answers `GET /metrics` and `GET /ready` and closes. Too small to need a framework."""
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, readiness: Readiness) -> None:
         self._host = host
         self._port = port
+        self._readiness = readiness
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
@@ -43,7 +46,7 @@ class OperatorListener:
         try:
             async with asyncio.timeout(PATIENCE_S):
                 head = await reader.readuntil(b"\r\n\r\n")
-                status, kind, body = _page(head)
+                status, kind, body = await self._page(head)
                 writer.write(
                     f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
                     "Connection: close\r\n\r\n".encode()
@@ -55,8 +58,11 @@ class OperatorListener:
         finally:
             writer.close()
 
-
-def _page(head: bytes) -> tuple[str, str, bytes]:
-    if head.startswith((b"GET /metrics ", b"GET /metrics?")):
-        return "200 OK", CONTENT_TYPE_LATEST, generate_latest(metrics.REGISTRY)
-    return "404 Not Found", "text/plain; charset=utf-8", b"only /metrics is here\n"
+    async def _page(self, head: bytes) -> tuple[str, str, bytes]:
+        if head.startswith((b"GET /metrics ", b"GET /metrics?")):
+            return "200 OK", CONTENT_TYPE_LATEST, generate_latest(metrics.REGISTRY)
+        if head.startswith((b"GET /ready ", b"GET /ready?")):
+            found = await self._readiness.check()
+            status = "200 OK" if found.ready else "503 Service Unavailable"
+            return status, "application/json", msgspec.json.encode(found)
+        return "404 Not Found", "text/plain; charset=utf-8", b"only /metrics and /ready are here\n"

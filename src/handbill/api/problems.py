@@ -51,7 +51,7 @@ def problem(error: HandbillError, request_id: str) -> Problem:
         type=_TYPE + error.code,
         title=error.title,
         status=error.status,
-        detail=error.detail,
+        detail=error.public_detail,
         code=error.code,
         instance=request_id,
         faults=list(error.faults),
@@ -59,7 +59,7 @@ def problem(error: HandbillError, request_id: str) -> Problem:
 
 
 def headers_of(error: HandbillError) -> dict[str, str]:
-    found: dict[str, str] = {}
+    found = {"Cache-Control": "no-store"}  # what is not there now may be there a second later
     if error.retry_after is not None:
         found["Retry-After"] = str(max(1, math.ceil(error.retry_after)))
     elif error.status == 503:
@@ -87,6 +87,8 @@ def render(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]
     known = _with_faults(request, error) if isinstance(error, HTTPException) else translated(error)
     if known.status >= 500 and known.status != 503:
         log.error("request-failed", request_id=request_id, error=type(error).__name__, exc_info=error)
+    elif known.public_detail != known.detail:
+        log.warning("request.unavailable", request_id=request_id, code=known.code, reason=known.detail)
     body = msgspec.json.encode(problem(known, request_id))
     return Response(body, status_code=known.status, media_type=MEDIA_TYPE, headers=headers_of(known))
 

@@ -17,7 +17,7 @@ from typing import Any
 from granian.constants import Interfaces
 from granian.server.embed import Server
 
-from handbill.api.app import build
+from handbill.api.app import build, readiness
 from handbill.api.fastlane import App
 from handbill.api.operators import OperatorListener
 from handbill.kit import agents, garbage
@@ -37,7 +37,7 @@ async def serve(house: House, settings: Settings, *, ready: Callable[[], None] |
     host, port = settings.api.host, settings.api.port
     if settings.api.processes == 1:
         _check_free(host, port)
-    operators = OperatorListener(settings.api.metrics_host, settings.api.metrics_port)
+    operators = OperatorListener(settings.api.metrics_host, settings.api.metrics_port, readiness(house))
     with _signals() as stopping:
         await operators.start()
         try:

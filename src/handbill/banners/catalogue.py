@@ -3,14 +3,15 @@
 One immutable snapshot a tenant, swapped in one assignment. A change is published after its commit, and a poll of the
 version numbers stands behind the message; every process is fresh within two seconds. An id that is not in memory is
 asked for once in PostgreSQL (others who ask meanwhile wait for the same answer) before anybody is told 404: it may be
-brand new, or deleted, and deleted banners still count.
+brand new, or deleted, and deleted banners still count. So is a banner that is not shown by the copy in memory: the
+tenant's copy is compared with PostgreSQL first. Either answer is remembered for a second.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Literal
 from uuid import UUID
@@ -23,7 +24,7 @@ from handbill.infra.postgres import Database
 from handbill.infra.redis import Redis
 from handbill.kit.bounds import PUBLIC_IDS
 from handbill.kit.caches import LruCache, TtlCache
-from handbill.kit.clock import Clock
+from handbill.kit.clock import Clock, from_ms, to_ms
 from handbill.kit.errors import Busy
 from handbill.kit.telemetry import logs, metrics
 
@@ -56,14 +57,31 @@ class Snapshot(msgspec.Struct, frozen=True):
     deciding: Deciding = Deciding()
 
     def shown(self, now: datetime) -> list[Banner]:
-        """Banners whose switch is on and whose window, and whose campaign's, holds `now`; in order of their ids."""
-        return [banner for banner in self.banners if banner.open_at(now) and self.campaign_open(banner, now)]
+        """Every banner that is shown at `now`, in order of their ids."""
+        return [banner for banner in self.banners if self.is_shown(banner, now)]
 
-    def campaign_open(self, banner: Banner, now: datetime) -> bool:
+    def is_shown(self, banner: Banner, now: datetime) -> bool:
+        """Whether its switch is on and its window, and its campaign's, holds `now`: what decisions choose from."""
+        if not banner.open_at(now):
+            return False
         if banner.campaign_id is None:
             return True
         campaign = self.campaigns.get(banner.campaign_id)
         return campaign is not None and campaign.open_at(now)
+
+    def changes(self, banner: Banner) -> Iterator[int]:
+        """The moments at which its schedule, or its campaign's, opens or closes it, in milliseconds."""
+        yield from _whole_ms((banner.publish_at, banner.expires_at))
+        campaign = self.campaigns.get(banner.campaign_id) if banner.campaign_id is not None else None
+        if campaign is not None:
+            yield from _whole_ms((campaign.starts_at, campaign.ends_at))
+
+
+class ShownBanner(msgspec.Struct, frozen=True):
+    """A banner that is shown now, and the moment (in milliseconds) at which its schedule may end that, if any."""
+
+    banner: Banner
+    until_ms: int | None
 
 
 def _empty(tenant_id: int) -> Snapshot:
@@ -79,7 +97,10 @@ class Catalogue:
         self._public: dict[tuple[Kind, UUID], Found] = {}
         self._gone: LruCache[tuple[Kind, UUID], Found] = LruCache(PUBLIC_IDS)  # deleted, but they still count
         self._absent: TtlCache[tuple[Kind, UUID], bool] = TtlCache(PUBLIC_IDS, _NEGATIVE_S, clock.monotonic)
+        self._compared: TtlCache[UUID, bool] = TtlCache(PUBLIC_IDS, _NEGATIVE_S, clock.monotonic)
+        """Banners that were not shown when their tenant's copy was last compared with PostgreSQL."""
         self._asking: dict[tuple[Kind, UUID], asyncio.Future[Found | None]] = {}
+        self._comparing: dict[int, asyncio.Lock] = {}
         self._since: datetime | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._poke = asyncio.Event()
@@ -130,6 +151,39 @@ class Catalogue:
         async with self._database.tenant(found.tenant_id) as tx:
             return await store.read_any_banner(tx, found.tenant_id, found.id)
 
+    def shown(self, public_id: UUID) -> ShownBanner | None:
+        """The banner if it is shown now, by the copy in memory."""
+        found = self._public.get(("banner", public_id))
+        if found is None:
+            return None
+        snapshot, now_ms = self.tenant(found.tenant_id), self._clock.now_ms()
+        banner = snapshot.by_id.get(found.id)
+        if banner is None or not snapshot.is_shown(banner, from_ms(now_ms)):
+            return None
+        return ShownBanner(
+            banner, min((change for change in snapshot.changes(banner) if change > now_ms), default=None)
+        )
+
+    def is_compared(self, public_id: UUID) -> bool:
+        """Whether PostgreSQL was asked about this banner within the last second, and it was not shown."""
+        return public_id in self._compared
+
+    async def compare(self, public_id: UUID) -> ShownBanner | None:
+        """The banner if it is shown now, after comparing its tenant's copy in memory with PostgreSQL.
+
+        Raises Busy when PostgreSQL does not answer. A banner that nobody asked for within the last second is seen as it
+        was when the call began, or later.
+        """
+        found = await self.find("banner", public_id)
+        if found is not None:
+            async with self._comparing.setdefault(found.tenant_id, asyncio.Lock()):
+                if self.shown(public_id) is None and public_id not in self._compared:
+                    await self._load_if_changed(found.tenant_id)
+        shown = self.shown(public_id)
+        if shown is None:
+            self._compared[public_id] = True
+        return shown
+
     async def refresh(self) -> None:
         """Load what changed since the last look; everything, the first time."""
         async with self._database.worker() as tx:
@@ -150,6 +204,12 @@ class Catalogue:
         except Busy:
             _log.warning("catalogue-unheard", tenant=tenant_id, detail="the poll will find the change")
         self._poke.set()
+
+    async def _load_if_changed(self, tenant_id: int) -> None:
+        async with self._database.tenant(tenant_id) as tx:
+            version = await store.version_of(tx, tenant_id)
+        if self.tenant(tenant_id).version != version:
+            await self._load([tenant_id], {tenant_id: version})
 
     async def _load(self, tenants: Sequence[int], versions: Mapping[int, int]) -> None:
         async with self._database.worker() as tx:
@@ -249,3 +309,11 @@ def _publics(snapshot: Snapshot) -> dict[tuple[Kind, UUID], Found]:
     for campaign in snapshot.campaigns.values():
         found["campaign", campaign.public_id] = Found(tenant, campaign.id)
     return found
+
+
+def _whole_ms(moments: Sequence[datetime | None]) -> Iterator[int]:
+    """In whole milliseconds, later where the moment lies between two: `now` has no finer grain."""
+    for moment in moments:
+        if moment is not None:
+            ms = to_ms(moment)
+            yield ms if moment.microsecond % 1000 == 0 else ms + 1

@@ -6,8 +6,7 @@ ranks, walking them upwards is walking them best first.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
@@ -23,7 +22,7 @@ from handbill.banners.targeting.reader import read_checked
 from handbill.banners.variants import face, held_out, variant_of
 from handbill.caps.model import Rule
 from handbill.caps.service import Caps
-from handbill.kit.clock import from_ms, to_ms
+from handbill.kit.clock import from_ms
 from handbill.kit.errors import NotFound
 from handbill.kit.telemetry import logs
 
@@ -167,7 +166,7 @@ class Plan:
         self.kinds = kinds_of(rules)
         self.raised = any(rule.limits.known_from_ms for rule in rules)
         """A limit was raised: what Redis does not know of older views, PostgreSQL may."""
-        self._changes = sorted(set(_changes(snapshot)))
+        self._changes = sorted({change for banner in snapshot.banners for change in snapshot.changes(banner)})
         self._open = (0, 0, 0)  # mask, from, until
 
     def slot(self, named: str) -> Slot:
@@ -182,10 +181,8 @@ class Plan:
         mask, since, until = self._open
         if since <= now_ms < until:
             return mask
-        now, campaign_open = from_ms(now_ms), self.snapshot.campaign_open
-        mask = mask_of(
-            entry.bit for entry in self.entries if entry.banner.open_at(now) and campaign_open(entry.banner, now)
-        )
+        now, is_shown = from_ms(now_ms), self.snapshot.is_shown
+        mask = mask_of(entry.bit for entry in self.entries if is_shown(entry.banner, now))
         since = max((change for change in self._changes if change <= now_ms), default=0)
         until = min((change for change in self._changes if change > now_ms), default=_NEVER)
         self._open = (mask, since, until)
@@ -215,19 +212,3 @@ def _head(place: Placement | None) -> bytes:
     """The beginning of a decision's JSON, up to its banners."""
     told = (place.slug, place.public_id) if place is not None else (None, None)
     return msgspec.json.encode({"placement": told[0], "placement_id": told[1]})[:-1] + b',"banners":['
-
-
-def _changes(snapshot: Snapshot) -> Iterator[int]:
-    """The moments at which a schedule opens or closes something."""
-    for banner in snapshot.banners:
-        yield from _times((banner.publish_at, banner.expires_at))
-    for campaign in snapshot.campaigns.values():
-        yield from _times((campaign.starts_at, campaign.ends_at))
-
-
-def _times(moments: Sequence[datetime | None]) -> Iterator[int]:
-    """In whole milliseconds, later where the moment lies between two: `now` has no finer grain."""
-    for moment in moments:
-        if moment is not None:
-            ms = to_ms(moment)
-            yield ms if moment.microsecond % 1000 == 0 else ms + 1

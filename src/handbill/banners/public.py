@@ -17,6 +17,9 @@ from handbill.kit.errors import Busy, NotFound, Throttled
 from handbill.kit.telemetry import metrics
 from handbill.tenants.service import Directory
 
+KEEP_S = 60
+"""So long may a client or a CDN keep how a banner looks, unless its schedule ends it sooner."""
+
 
 class Public:
     def __init__(
@@ -35,22 +38,44 @@ class Public:
         self._throttle = throttle
         self._clock = clock
 
-    async def banner(self, public_id: UUID, variant: str | None) -> PublicBanner:
-        """How a banner looks. A deleted or archived one is gone; one that is only switched off still looks the same."""
-        found = await self._catalogue.find("banner", public_id)
-        banner = self._catalogue.tenant(found.tenant_id).by_id.get(found.id) if found is not None else None
-        if banner is None:
-            raise NotFound(f"There is no banner {public_id}.", code="BANNER_NOT_FOUND")
+    async def banner(self, public_id: UUID, variant: str | None, address: str) -> tuple[PublicBanner, int]:
+        """How a banner looks that is shown now, and for how many seconds that may be kept.
+
+        Raises NotFound for any other, after asking PostgreSQL once: it may have been made or switched on just now.
+        Raises Throttled when `address` asks for too many that are not shown.
+        """
+        shown = self._catalogue.shown(public_id)
+        if shown is None and not self._catalogue.is_compared(public_id):
+            await self._take_lookup(address)
+            shown = await self._catalogue.compare(public_id)
+        if shown is None or await self._is_suspended(shown.banner.tenant_id):
+            raise NotFound(f"No banner {public_id} is shown now.", code="BANNER_NOT_FOUND")
+        banner = shown.banner
         chosen = by_key(banner.variants, variant)
         if variant is not None and chosen is None:
             raise NotFound(f"The banner has no variant {variant[:40]}.", code="BANNER_NOT_FOUND")
-        return PublicBanner(
+        looks = PublicBanner(
             banner_id=banner.public_id,
             variant=variant,
             z_duration_sec=banner.z_duration_sec,
             version=banner.version,
             **face(banner, chosen),
         )
+        if shown.until_ms is None:
+            return looks, KEEP_S
+        return looks, max(0, min(KEEP_S, (shown.until_ms - self._clock.now_ms()) // 1000))
+
+    async def _take_lookup(self, address: str) -> None:
+        try:
+            await self._throttle.take(f"lookup:{address}", 1)
+        except Throttled as error:
+            raise Throttled(
+                "Too many requests from this address for banners that are not shown; nothing was looked up.",
+                retry_after=error.retry_after,
+            ) from None
+
+    async def _is_suspended(self, tenant_id: int) -> bool:
+        return (await self._directory.profile(tenant_id)).tenant.status == "suspended"
 
     async def follow(
         self, sent: str, click_id: str | None, address: str, marks: tuple[str, ...], *, untracked: bool = False

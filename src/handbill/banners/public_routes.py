@@ -13,15 +13,12 @@ from litestar.params import FromPath, HeaderParameter, QueryParameter, SkipValid
 from handbill.banners import examples
 from handbill.banners.marks import BOT
 from handbill.banners.service import BannersService
-from handbill.banners.wire import PublicBanner
 from handbill.kit.agents import is_bot
 
 Banners = NamedDependency[SkipValidation[BannersService]]
 ClickId = Annotated[str | None, QueryParameter(name="c", min_length=1, max_length=150, description="Names the click.")]
 Seen = Annotated[str | None, HeaderParameter(name="If-None-Match", description="The ETag of your copy.")]
 Face = Annotated[str | None, QueryParameter(max_length=40, description="One face of an A/B test.")]
-
-_CACHE = "public, max-age=60"
 
 
 @get(
@@ -30,11 +27,19 @@ _CACHE = "public, max-age=60"
     tags=["Serving"],
     opt={"public": True, "cors": True, "example": examples.PUBLIC_BANNER},
 )
-async def looks(banners: Banners, banner_id: FromPath[UUID], variant: Face = None, seen: Seen = None) -> Response[Any]:
-    """How a banner looks, the same for everybody: for a CDN or a client to keep. 304 when your copy is still good."""
-    found: PublicBanner = await banners.show.public.banner(banner_id, variant)
+async def looks(
+    request: Request[Any, Any, Any],
+    banners: Banners,
+    banner_id: FromPath[UUID],
+    variant: Face = None,
+    seen: Seen = None,
+) -> Response[Any]:
+    """How a banner that is shown now looks, the same for everybody: for a CDN or a client to keep, for a minute and
+    never past its end. 304 when your copy is still good; 404 while it is switched off or outside its dates. To look at
+    one that is not shown, read `GET /admin/banners/{banner_id}` with a key."""
+    found, keep_s = await banners.show.public.banner(banner_id, variant, request.scope["state"]["client_ip"])
     tag = f'"v{found.version}"'
-    headers = {"ETag": tag, "Cache-Control": _CACHE, "Access-Control-Allow-Origin": "*"}
+    headers = {"ETag": tag, "Cache-Control": f"public, max-age={keep_s}", "Access-Control-Allow-Origin": "*"}
     headers["Cross-Origin-Resource-Policy"] = "cross-origin"
     if seen is not None and tag in seen:
         return Response(None, status_code=304, headers=headers)

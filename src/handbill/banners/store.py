@@ -45,6 +45,11 @@ async def all_versions(tx: Tx) -> dict[int, int]:
     return dict(await tx.fetch(S.all_versions))
 
 
+async def version_of(tx: Tx, tenant_id: int) -> int:
+    """0 for a tenant that has no catalogue yet."""
+    return await tx.fetchval(S.version_of, tenant_id) or 0
+
+
 async def versions_since(tx: Tx, since: datetime) -> dict[int, int]:
     return dict(await tx.fetch(S.versions_since, since))
 

@@ -1,4 +1,4 @@
-"""`handbill doctor`, `backup`, `restore` and `state-hash`."""
+"""`handbill doctor`, `backup`, `restore`, `reset` and `state-hash`."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ def mount(app: typer.Typer) -> None:
     app.command()(doctor)
     app.command()(backup)
     app.command()(restore)
+    app.command()(reset)
     app.command("state-hash")(state_hash)
 
 
@@ -82,6 +83,25 @@ def restore(
     found = run(work())
     facts = {"source": str(source), "state": found.state.total, "created_at": found.created_at}
     show(facts, as_json, lambda: f"Restored the backup of {found.created_at}; state {found.state.total}.")
+
+
+def reset(
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Remove all data of the embedded engines, and ask first. There is no way back; stop `up` before."""
+    from handbill import settings
+    from handbill.ops.reset import opened, remove
+
+    with opened(settings.current()) as plan:
+        if not yes:
+            typer.echo(plan.description(), err=True)
+            answer = typer.prompt(f"Type {plan.home.name} to remove it", default="", show_default=False, err=True)
+            if answer.strip() != plan.home.name:
+                typer.echo("Nothing was removed.", err=True)
+                raise typer.Exit(1)
+        remove(plan)
+    show(plan.facts(), as_json, lambda: f"Removed {', '.join(plan.names())} from {plan.home}.")
 
 
 def state_hash(as_json: JsonFlag = False) -> None:

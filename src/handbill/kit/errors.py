@@ -10,6 +10,11 @@ from typing import ClassVar
 
 import msgspec
 
+from handbill.kit.codes import CODES
+
+ENGINES = ("POSTGRES_", "REDIS_", "CLICKHOUSE_")
+"""How the codes of an engine's own trouble begin."""
+
 
 class Fault(msgspec.Struct, frozen=True):
     """One thing wrong with one field of what was sent."""
@@ -39,6 +44,16 @@ class HandbillError(Exception):
             self.code = code
         self.faults = tuple(faults)
         self.retry_after = retry_after
+
+    @property
+    def public_detail(self) -> str:
+        """What a caller may read: trouble of an engine or of the installation is described by its code alone.
+
+        `detail` may hold addresses, limits, and how much work of all tenants waits: for logs and the command line.
+        """
+        if isinstance(self, Broken) or self.code.startswith(ENGINES):
+            return CODES.get(self.code, CODES[Broken.code])
+        return self.detail
 
 
 class Invalid(HandbillError):

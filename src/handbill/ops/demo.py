@@ -1,4 +1,8 @@
-"""The demo tenant of a first start: something to try the API with, its keys kept in the home."""
+"""The demo tenant of a first start: something to try the API with. A private file of the data directory has its keys.
+
+It is made once: by the first start on the embedded PostgreSQL when there is no other tenant, or where the setting
+`demo` is `on`. A tenant that happens to be called the same is never touched.
+"""
 
 from __future__ import annotations
 
@@ -28,31 +32,48 @@ class Demo(msgspec.Struct, frozen=True):
     banner_id: UUID
 
 
+class DemoTenant(msgspec.Struct, frozen=True):
+    """The demo tenant, and whether this start made it: its secret is printed only then."""
+
+    demo: Demo
+    is_new: bool
+
+
 def file_of(home: Path) -> Path:
     return home / "secrets" / "demo.json"
 
 
-def kept(home: Path) -> Demo | None:
+def _begun_file(home: Path) -> Path:
+    """Exists from before the tenant is made until its keys are in their file: a start may be killed in between."""
+    return home / "secrets" / "demo.begun"
+
+
+def read(home: Path) -> Demo | None:
     try:
         return msgspec.json.decode(file_of(home).read_bytes(), type=Demo)
-    except (FileNotFoundError, msgspec.DecodeError):  # made anew, also where an older release knew less
+    except (FileNotFoundError, msgspec.DecodeError):  # made again, also where an older release wrote less
         return None
 
 
-async def ensure(settings: Settings, home: Path) -> Demo | None:
-    """The keys of the demo tenant. Made on an installation without tenants; none on one that has only its own."""
-    if (known := kept(home)) is not None:
-        return known
+async def ensure(settings: Settings, home: Path, *, embedded: bool) -> DemoTenant | None:
+    """The demo tenant, made if the setting asks for it; `embedded` says whose PostgreSQL this is."""
+    if settings.demo == "off":
+        return None
+    if (known := read(home)) is not None:
+        return DemoTenant(known, is_new=False)
+    if settings.demo == "auto" and not embedded:
+        return None
     house = build(settings)
     await house.start("tool")
     try:
-        if not await _tenant(house.tenants):
+        if not await _tenant(house.tenants, home, alone=settings.demo == "auto"):
             return None
         demo = await _furnish(house)
     finally:
         await house.stop()
     write_private(file_of(home), msgspec.json.encode(demo).decode() + "\n")
-    return demo
+    _begun_file(home).unlink(missing_ok=True)
+    return DemoTenant(demo, is_new=True)
 
 
 async def _furnish(house: House) -> Demo:
@@ -77,15 +98,17 @@ async def _furnish(house: House) -> Demo:
     return Demo(SLUG, write.key, secret.key, placement.placement_id, banner.banner_id)
 
 
-async def _tenant(tenants: TenantService) -> bool:
-    """Whether there is a demo tenant, after making one where there is no tenant at all.
+async def _tenant(tenants: TenantService, home: Path, *, alone: bool) -> bool:
+    """Whether the demo tenant is there for us to fill, after making it; `alone`: only where there is no other tenant.
 
-    A start that was killed between the tenant and its keys finds the tenant here and makes the keys.
+    A start that was killed between the tenant and its keys has left a note, and the next one makes the keys.
     """
     try:
         await tenants.find_tenant(SLUG)
     except NotFound:
-        if await tenants.list_tenants():
+        if alone and await tenants.list_tenants():
             return False
+        write_private(_begun_file(home), "")
         await tenants.create_tenant(NewTenant(name="Demo", slug=SLUG), actor=ACTOR)
-    return True
+        return True
+    return _begun_file(home).exists() or file_of(home).exists()

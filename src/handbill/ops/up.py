@@ -1,4 +1,4 @@
-"""`handbill up`: every engine without a URL, the schemas, the demo tenant, api and worker, under one supervisor."""
+"""`handbill up`: engines without a URL, the schemas, the demo tenant if wanted, api and worker, supervised."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from handbill.infra.embedded.home import Home
+from handbill.infra.redis import refuse_cluster
 from handbill.kit.errors import Broken
 from handbill.ops import demo
 from handbill.ops.child import Child
@@ -65,8 +66,9 @@ class Supervisor:
     async def start(self) -> Ready:
         check_ports(self._settings)
         secrets.seal_key(self._settings)
+        embedded = "postgres" in addresses.missing(self._settings)
         await self._engines()
-        made = await demo.ensure(self._settings, self._home)
+        made = await demo.ensure(self._settings, self._home, embedded=embedded)
         await self._side_by_side([self._unit(name, self._child(name)) for name in self._children()])
         seconds = round(time.monotonic() - self._began, 1)
         self._teller.say("up-ready", f"ready in {seconds} s", seconds=seconds, pid=os.getpid())
@@ -107,6 +109,8 @@ class Supervisor:
     async def _redis(self, units: dict[str, Unit]) -> None:
         if "redis" in units:
             await units["redis"].start()
+        elif self._settings.redis.url is not None:
+            await refuse_cluster(self._settings.redis.url, timeout=self._settings.redis.timeout_ms / 1000)
 
     async def _clickhouse(self, units: dict[str, Unit], by_name: dict[str, Starter]) -> None:
         if "clickhouse" in units:

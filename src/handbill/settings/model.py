@@ -76,7 +76,9 @@ class Redis(msgspec.Struct, frozen=True):
     url: Annotated[
         RedisUrl | None,
         Meta(
-            description="redis://:password@host:port/db (or unix://); unset means the embedded Redis.", extra=SECRET_URL
+            description="redis://:password@host:port/db (or rediss://, unix://) of a single primary, with or without "
+            "replicas; Redis Cluster and Sentinel are not supported. Unset means the embedded Redis.",
+            extra=SECRET_URL,
         ),
     ] = None
     port: Annotated[Port | None, Meta(description="Port of the embedded Redis; unset means a free one.")] = None
@@ -162,7 +164,7 @@ class Tenants(msgspec.Struct, frozen=True):
 
 class Jobs(msgspec.Struct, frozen=True):
     prefix: Annotated[
-        str, Meta(min_length=1, description="Prefix of every queue key; `{bull}` on a Redis Cluster.")
+        str, Meta(min_length=1, description="Prefix of every queue key, the same as that of BullMQ's other clients.")
     ] = "bull"
     lock_ms: Annotated[
         int, Meta(ge=1_000, description="How long a running job's lock lasts when its worker no longer renews it.")
@@ -205,6 +207,14 @@ class Settings(msgspec.Struct, frozen=True):
             "others uses /var/lib/handbill.",
         ),
     ] = ".handbill"
+    demo: Annotated[
+        Literal["auto", "on", "off"],
+        Meta(
+            description="The demo tenant with its keys, and the demo shop at /demo. auto: `up` makes the tenant on the "
+            "embedded PostgreSQL when there is no other; on: `up` makes it wherever there is none yet; off: nothing is "
+            "made, read, printed or served."
+        ),
+    ] = "auto"
     log: Log = Log()
     telemetry: Telemetry = Telemetry()
     postgres: Postgres = Postgres()

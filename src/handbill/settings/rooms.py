@@ -76,7 +76,12 @@ class Events(msgspec.Struct, frozen=True):
 
 class Banners(msgspec.Struct, frozen=True):
     throttle_per_minute: Annotated[
-        int, Meta(ge=0, description="Tracked events a minute from one client address; 0 means no limit.")
+        int,
+        Meta(
+            ge=0,
+            description="Tracked events a minute from one client address, and beside them as many requests for banners "
+            "that are not shown; 0 means no limit.",
+        ),
     ] = 600
     accidental_close_ms: Annotated[
         int, Meta(ge=0, description="A view closed sooner than this is marked as accidental.")

@@ -12,6 +12,9 @@ select tenant_id, version from banners.catalogue_versions where changed_at > $1
 -- no-tenant: every process keeps the whole catalogue
 select tenant_id, version from banners.catalogue_versions
 
+-- name: version_of
+select version from banners.catalogue_versions where tenant_id = $1
+
 -- name: load_banners
 -- no-tenant: $1 lists the tenants, null loads all
 select * from banners.banners

@@ -120,7 +120,7 @@ def refused(dialect: Dialect, error: HandbillError) -> FastReply:
 
 def _error(dialect: Dialect, error: HandbillError) -> dict[str, Any]:
     faults = "; ".join(f"{fault.field} {fault.reason}" for fault in error.faults)
-    detail = f"{error.detail} {faults}".strip()
+    detail = f"{error.public_detail} {faults}".strip()
     code = error.code.lower()
     match dialect:
         case Dialect.OWN:

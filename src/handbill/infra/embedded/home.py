@@ -1,5 +1,6 @@
 """The home directory: everything an installation keeps lives under it, and one supervisor at a time owns it.
 
+<home>/.handbill-data  the marker: `handbill reset` touches no directory without it
 <home>/lock          held by the running supervisor; its pid is written inside
 <home>/secrets/      0700; one file per secret, 0600
 <home>/postgres/     the data directory and its lock (as root: owned by the plain user PostgreSQL runs as)
@@ -23,6 +24,15 @@ from pathlib import Path
 
 from handbill.kit.errors import Broken, Busy
 
+MARKER = ".handbill-data"
+_MARK = "The data of a Handbill installation. `handbill reset` removes it; without this file it refuses to.\n"
+REMOVED = ".removed"
+"""Where a reset puts things before it deletes them."""
+ENTRIES = frozenset(
+    (MARKER, REMOVED, "lock", "secrets", "postgres", "redis", "clickhouse", "logs", "run", "uploads", "geo")
+)
+"""Everything that an installation keeps directly in its home."""
+
 
 class Home:
     """An opened and locked home. Close it, or use it as a context manager."""
@@ -34,7 +44,11 @@ class Home:
     @classmethod
     def open(cls, path: Path) -> Home:
         """Create what is missing, check that it is ours and writable, lock it; Broken or Busy says what is wrong."""
-        path = prepare(path)
+        return cls.lock(prepare(path))
+
+    @classmethod
+    def lock(cls, path: Path) -> Home:
+        """Lock a home that exists; Busy (HOME_LOCKED) while a supervisor runs on it."""
         with explained(path):
             lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
@@ -82,6 +96,7 @@ def prepare(path: Path) -> Path:
             )
         if not os.access(path, os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, "not writable", str(path))
+        _mark(path)
         for room in ("secrets", "logs", "run"):
             _directory(path / room, 0o700)
     return path
@@ -155,7 +170,7 @@ async def vacant(lock: Path, name: str, patience: float = 30.0) -> None:
     The leash takes the same lock again; waiting here first means that the old port and pid file are judged truly.
     """
     deadline = time.monotonic() + patience
-    while _held(lock):
+    while is_held(lock):
         if time.monotonic() > deadline:
             raise Busy(
                 f"{name}: another process still holds {lock} after {patience:g} s. Nothing was changed. "
@@ -165,7 +180,8 @@ async def vacant(lock: Path, name: str, patience: float = 30.0) -> None:
         await asyncio.sleep(0.02)
 
 
-def _held(lock: Path) -> bool:
+def is_held(lock: Path) -> bool:
+    """Whether a live process holds this lock file."""
     try:
         handle = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -178,6 +194,19 @@ def _held(lock: Path) -> bool:
         return False
     finally:
         os.close(handle)
+
+
+def is_marked(path: Path) -> bool:
+    return (path / MARKER).is_file() and not (path / MARKER).is_symlink()
+
+
+def _mark(path: Path) -> None:
+    """Mark a new home, or one that an older release made. A directory that holds anything else stays unmarked."""
+    if is_marked(path):
+        return
+    names = {entry.name for entry in path.iterdir()}
+    if not names or (names <= ENTRIES and ("lock" in names or (path / "secrets" / "seal.key").is_file())):
+        write_private(path / MARKER, _MARK)
 
 
 def _directory(path: Path, mode: int) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from handbill.infra.redis.client import Redis, Script
+from handbill.infra.redis.client import Redis, Script, refuse_cluster
 from handbill.infra.redis.dedicated import Connection
-from handbill.infra.redis.errors import RedisAway, RedisBusy, RedisError
+from handbill.infra.redis.errors import RedisAway, RedisBusy, RedisCluster, RedisError
 from handbill.infra.redis.keys import Keys
 from handbill.infra.redis.line import Command, Word
 
-__all__ = ["Command", "Connection", "Keys", "Redis", "RedisAway", "RedisBusy", "RedisError", "Script", "Word"]
+__all__ = [
+    "Command", "Connection", "Keys", "Redis", "RedisAway", "RedisBusy", "RedisCluster", "RedisError", "Script", "Word",
+    "refuse_cluster",
+]  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import random
 from collections.abc import AsyncIterator, Sequence
@@ -10,14 +11,15 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import hiredis
+import msgspec
 
 from handbill.infra.redis import line as wire
 from handbill.infra.redis import url as urls
 from handbill.infra.redis.dedicated import CONNECT_TIMEOUT_S, Connection, subscription
-from handbill.infra.redis.errors import RedisAway, RedisError, from_reply
+from handbill.infra.redis.errors import RedisAway, RedisCluster, RedisError, from_reply
 from handbill.infra.redis.line import Command, Line, Word
 from handbill.kit import crashpoints
-from handbill.kit.errors import Broken, HandbillError
+from handbill.kit.errors import Broken, Busy, HandbillError
 from handbill.kit.telemetry import logs
 
 _log = logs.get("redis")
@@ -27,10 +29,21 @@ LONGEST_WAIT_S = 1.0
 
 
 class Redis:
-    """`timeout` (seconds) bounds how long a silent Redis can hold a caller; `limit` bounds the commands in flight."""
+    """`timeout` (seconds) bounds how long a silent Redis can hold a caller; `limit` bounds the commands in flight.
 
-    def __init__(self, url: str, *, name: str = "handbill", timeout: float = 1.0, limit: int = 50_000) -> None:
-        self.address = urls.parse(url)
+    A node of a Redis Cluster is refused, unless `cluster_allowed`, which is for tests until clusters are supported.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        name: str = "handbill",
+        timeout: float = 1.0,
+        limit: int = 50_000,
+        cluster_allowed: bool = False,
+    ) -> None:
+        self.address = msgspec.structs.replace(urls.parse(url), cluster_allowed=cluster_allowed)
         self._name = name
         self._timeout = timeout
         self._limit = limit
@@ -39,6 +52,7 @@ class Redis:
         self._news: asyncio.Future[None] | None = None  # ends with the connection attempt that is under way
         self._down = asyncio.Event()
         self._trouble: HandbillError | None = None
+        self._was_connected = False
         self._scripts: dict[str, str] = {}
 
     async def start(self) -> None:
@@ -61,7 +75,9 @@ class Redis:
         self._trouble = RedisAway("The Redis client is stopped.")
 
     async def health(self) -> None:
-        """Raise Busy unless Redis answers."""
+        """Raise Busy unless Redis answers, and Broken when it refuses us or is one that we refuse."""
+        if isinstance(self._trouble, RedisCluster):
+            raise RedisCluster(self.address)
         await self.call("PING")
 
     async def call(self, *args: Word) -> Any:
@@ -132,6 +148,8 @@ class Redis:
         if line is not None and line.open:
             return line
         trouble = self._trouble
+        if isinstance(trouble, RedisCluster) and self._was_connected:
+            raise RedisAway(trouble.detail)  # whoever runs goes on without Redis until the operator puts it right
         if isinstance(trouble, Broken):
             raise Broken(trouble.detail, code=trouble.code)
         raise RedisAway(trouble.detail if trouble else "Redis is away; nothing was done, try again.")
@@ -166,6 +184,7 @@ class Redis:
             if self._trouble is not None:
                 _log.info("redis-back", at=str(self.address))
             self._trouble = None
+            self._was_connected = True
             wait = FIRST_WAIT_S
             self._announce()
             await self._down.wait()
@@ -251,3 +270,10 @@ async def opened(url: str, **options: Any) -> AsyncIterator[Redis]:
         yield redis
     finally:
         await redis.stop()
+
+
+async def refuse_cluster(url: str, *, timeout: float) -> None:
+    """Raise Broken (REDIS_CLUSTER) when the URL is a node of a cluster; a Redis that does not answer raises nothing."""
+    async with opened(url, timeout=timeout) as redis:
+        with contextlib.suppress(Busy):
+            await redis.health()

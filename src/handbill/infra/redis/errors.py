@@ -35,6 +35,18 @@ class RedisBusy(Busy):
     code = "REDIS_BUSY"
 
 
+class RedisCluster(Broken):
+    """The address is a node of a Redis Cluster. We follow no redirections: keys of other nodes could not be reached."""
+
+    code = "REDIS_CLUSTER"
+
+    def __init__(self, address: object) -> None:
+        super().__init__(
+            f"Redis at {address} runs in cluster mode (cluster_enabled:1), which is not supported; nothing was done "
+            "there. Set HANDBILL_REDIS__URL to a single primary, with replicas if you like."
+        )
+
+
 class RedisError(Exception):
     """An error reply: `code` is its first word (WRONGTYPE, NOSCRIPT, CROSSSLOT, ERR)."""
 

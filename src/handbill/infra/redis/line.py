@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, cast
 
 import hiredis
 
-from handbill.infra.redis.errors import RedisAway, RedisBusy, RedisError, from_reply
+from handbill.infra.redis.errors import RedisAway, RedisBusy, RedisCluster, RedisError, from_reply
 from handbill.infra.redis.url import Address
 from handbill.kit.errors import Broken, HandbillError
 from handbill.kit.telemetry import metrics
@@ -107,9 +107,7 @@ class Line(asyncio.Protocol):
             raise RedisAway("Redis is away; nothing was done, try again.")
         if self._pending and (self._pending + count > self._limit or self._bytes + len(packed) > BYTES):
             metrics.REDIS_ERRORS.labels("full").inc()
-            raise RedisBusy(
-                f"{self._pending} commands wait for Redis already; nothing was done, try again.", retry_after=1.0
-            )
+            raise RedisBusy("Too many commands wait for Redis; nothing was done, try again.", retry_after=1.0)
         future: asyncio.Future[Any] = self._loop.create_future()
         self._queue.append(_Waiting(future, count, skip, len(packed)))
         self._pending += count
@@ -220,7 +218,11 @@ async def connect(
     lost: Callable[[], None] | None = None,
     connect_timeout: float = 5.0,
 ) -> Line:
-    """A line that has logged in and heard PONG, or an error that says why not."""
+    """A line that has logged in and got PONG from a Redis that is no node of a cluster, or an error that says why not.
+
+    Every connection of a process is made here, the first as well as those after a loss: an operator may have put
+    another Redis at the address meanwhile.
+    """
     loop = asyncio.get_running_loop()
 
     def factory() -> Line:
@@ -234,7 +236,10 @@ async def connect(
             else:
                 _, line = await loop.create_connection(factory, address.host, address.port, ssl=address.ssl_context())
             greeting = address.handshake(name)
-            checked(await line.send(pack_all(greeting), len(greeting)))
+            *replies, info = await line.send(pack_all([*greeting, ("INFO", "cluster")]), len(greeting) + 1)
+            checked(replies)
+            if not address.cluster_allowed and isinstance(info, bytes) and b"cluster_enabled:1" in info:
+                raise RedisCluster(address)
     except (OSError, TimeoutError) as error:
         if line is not None:
             await line.close()

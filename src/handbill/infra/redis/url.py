@@ -20,6 +20,8 @@ class Address(msgspec.Struct, frozen=True):
     password: str | None = None
     db: int = 0
     tls: bool = False
+    cluster_allowed: bool = False
+    """For tests of keys and scripts on one node of a cluster. An installation is refused there: see line.connect."""
 
     def __str__(self) -> str:
         return f"unix:{self.path}" if self.path else f"{self.host}:{self.port}/{self.db}"
