@@ -64,7 +64,7 @@ async def test_a_cluster_that_takes_the_place_of_redis_makes_a_process_unready(
                 assert await is_part(ok=True, status=200)
             async with redis_node(port, clustered=True) as url:
                 assert url is not None
-                await eventually(lambda: is_part(ok=False, code="REDIS_CLUSTER", status=503))
+                await eventually(lambda: is_part(ok=False, detail={"code": "REDIS_CLUSTER"}, status=503))
             async with redis_node(port, clustered=False) as url:
                 assert url is not None
                 await eventually(lambda: is_part(ok=True, status=200))

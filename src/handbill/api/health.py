@@ -27,35 +27,24 @@ class Health(msgspec.Struct, frozen=True):
 
 
 class Part(msgspec.Struct, frozen=True):
-    """One engine or task: whether it answers, whether we can do without it, and the error's code if it does not."""
+    """One engine or task: whether it answers, whether we can do without it, and what there is to say about it."""
 
     ok: bool
     vital: bool
-    code: str | None = None
+    detail: dict[str, Any] = {}
+
+    def public(self) -> Part:
+        """Of the detail only the error's code."""
+        return Part(self.ok, self.vital, {name: self.detail[name] for name in ("code",) if name in self.detail})
 
 
 class Ready(msgspec.Struct, frozen=True):
     ready: bool
     parts: dict[str, Part]
 
-
-class PartDetails(msgspec.Struct, frozen=True):
-    """The same for an operator, with what the check measured and the error's whole text."""
-
-    ok: bool
-    vital: bool
-    code: str | None = None
-    reason: str | None = None
-    measured: dict[str, Any] = {}
-
-
-class ReadyDetails(msgspec.Struct, frozen=True):
-    ready: bool
-    parts: dict[str, PartDetails]
-
     def public(self) -> Ready:
         """What anybody may know."""
-        return Ready(self.ready, {name: Part(part.ok, part.vital, part.code) for name, part in self.parts.items()})
+        return Ready(self.ready, {name: part.public() for name, part in self.parts.items()})
 
 
 class Readiness:
@@ -67,21 +56,21 @@ class Readiness:
     def join(self, name: str, check: Check, *, vital: bool) -> None:
         self._checks[name] = (check, vital)
 
-    async def check(self) -> ReadyDetails:
+    async def check(self) -> Ready:
         names = list(self._checks)
         parts = await asyncio.gather(*(self._part(*self._checks[name]) for name in names))
         found = dict(zip(names, parts, strict=True))
-        return ReadyDetails(all(part.ok or not part.vital for part in parts), found)
+        return Ready(all(part.ok or not part.vital for part in parts), found)
 
-    async def _part(self, check: Check, vital: bool) -> PartDetails:
+    async def _part(self, check: Check, vital: bool) -> Part:
         try:
             async with asyncio.timeout(PATIENCE_S):
                 measured = await check()
         except HandbillError as error:
-            return PartDetails(False, vital, error.code, error.detail)
+            return Part(False, vital, {"code": error.code, "reason": error.detail})
         except TimeoutError:
-            return PartDetails(False, vital, Busy.code, f"no answer within {PATIENCE_S:g} s")
-        return PartDetails(True, vital, measured=measured or {})
+            return Part(False, vital, {"code": Busy.code, "reason": f"no answer within {PATIENCE_S:g} s"})
+        return Part(True, vital, measured or {})
 
 
 @get("/health", operation_id="health", tags=["Health"], opt={"public": True, "example": {"status": "ok"}})
@@ -99,8 +88,8 @@ async def health() -> Health:
         "example": {
             "ready": True,
             "parts": {
-                "postgres": {"ok": True, "vital": True, "code": None},
-                "clickhouse": {"ok": False, "vital": False, "code": "CLICKHOUSE_AWAY"},
+                "postgres": {"ok": True, "vital": True, "detail": {}},
+                "clickhouse": {"ok": False, "vital": False, "detail": {"code": "CLICKHOUSE_AWAY"}},
             },
         },
     },
