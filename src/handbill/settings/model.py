@@ -116,7 +116,10 @@ class Api(msgspec.Struct, frozen=True):
     ] = True
     metrics_host: Annotated[str, Meta(description="The address of the API's operator-only listener.")] = LOOPBACK
     metrics_port: Annotated[
-        int, Meta(ge=0, le=65535, description="Port of the API's Prometheus page; 0 switches it off.")
+        int,
+        Meta(
+            ge=0, le=65535, description="Port of the API's /metrics, and of /ready with all details; 0 switches it off."
+        ),
     ] = 9101
     kill_timeout_s: Annotated[
         int,
