@@ -125,7 +125,8 @@ async def test_a_connection_and_its_webhook(
     hook = await api("POST", "/admin/hooks", key=mine, json={"url": "https://example.com/x", "events": ["import.done"]})
     assert hook.status == 201
     hook_path = f"/admin/hooks/{hook.json()['hook']['hook_id']}"
-    (await api("POST", "/admin/hooks", key=mine, json={"url": "http://example.com/"})).problem(400, "OUTGOING_REFUSED")
+    refused = await api("POST", "/admin/hooks", key=mine, json={"url": "http://example.com/"})
+    assert refused.problem(400, "OUTGOING_REFUSED")["faults"][0]["field"] == "url"
     (await api("GET", hook_path, key=theirs)).problem(404, "HOOK_NOT_FOUND")
     assert (await api("PATCH", hook_path, key=mine, json={"active": False})).json()["off_reason"] == "operator"
     (await api("POST", f"{hook_path}/test", key=mine)).problem(409, "HOOK_OFF")

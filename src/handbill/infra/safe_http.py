@@ -17,11 +17,12 @@ import msgspec
 from aiohttp.abc import ResolveResult
 from yarl import URL
 
-from handbill.kit.errors import Busy, Invalid
+from handbill.kit.errors import Busy, Fault, Invalid
 
 TENANT_PORTS = frozenset((443, 8443))
 """Ports that a URL typed in by a tenant may name."""
 _RETRY_AFTER_S = 60
+_REFUSED = "The URL was refused:"
 _GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 _ISATAP = (0x00005EFE, 0x02005EFE)
@@ -136,9 +137,15 @@ class SafeHttpClient:
         self._policy = policy or HttpPolicy()
         self._session: aiohttp.ClientSession | None = None
 
-    def check(self, url: str) -> None:
-        """Raises Invalid for a URL that may not be called, without calling it."""
-        self._policy.check(url)
+    def check(self, url: str, field: str | None = None) -> None:
+        """Raises Invalid for a URL that may not be called, without calling it; `field` is where the caller sent it."""
+        try:
+            self._policy.check(url)
+        except Invalid as error:
+            if field is None:
+                raise
+            reason = error.detail.removeprefix(_REFUSED).strip()
+            raise Invalid(error.detail, code=error.code, faults=[Fault(field, reason)]) from None
 
     async def get(self, url: str) -> bytes:
         """The body of a reply with status 200. Raises Busy for any other reply and for none, Invalid for a bad URL."""
@@ -307,4 +314,4 @@ def _is_host_name(host: str) -> bool:
 
 
 def _refused(reason: str) -> Invalid:
-    return Invalid(f"The URL was refused: {reason}.", code="OUTGOING_REFUSED")
+    return Invalid(f"{_REFUSED} {reason}.", code="OUTGOING_REFUSED")

@@ -301,8 +301,12 @@ class HookDesk:
         faults += [Fault("events", f"{event[:60]!r} is no event") for event in events if event not in EVENTS]
         checks.refuse(faults, "no webhook was changed")
         if not url.isascii():
-            raise Invalid("The URL was refused: it must be plain ASCII.", code="OUTGOING_REFUSED")
-        self._http.check(url)
+            raise Invalid(
+                "The URL was refused: it must be plain ASCII.",
+                code="OUTGOING_REFUSED",
+                faults=[Fault("url", "must be plain ASCII")],
+            )
+        self._http.check(url, "url")
 
     async def _held(self, tx: Tx, tenant_id: int, hook_id: UUID) -> tuple[Hook, Kept]:
         row = await tx.fetchrow(S.read_hook, tenant_id, hook_id)

@@ -249,7 +249,7 @@ class TenantService:
                 faults=[Fault("settings.jwt", "needs exactly one of jwks and jwks_url")],
             )
         if rules.jwks_url is not None:
-            self._http.check(rules.jwks_url)
+            self._http.check(rules.jwks_url, "settings.jwt.jwks_url")
         if rules.jwks is not None:
             jwks.check(rules.jwks, "settings.jwt.jwks")
 
