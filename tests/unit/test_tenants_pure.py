@@ -66,9 +66,13 @@ async def test_passwords_match_only_themselves_and_a_flood_is_told_to_wait() -> 
     assert not await passwords.matches(known, "two")
     assert not await passwords.matches(None, "nobody has this password")
     assert not await passwords.matches("not a hash", "one")
-    tries = await asyncio.gather(*(passwords.matches(known, "one") for _ in range(WAITING + 5)), return_exceptions=True)
+    flood = [passwords.matches(known, "one") for _ in range(WAITING + 5)]
+    *tries, browser = await asyncio.gather(
+        *flood, passwords.matches(known, "one", known_browser=True), return_exceptions=True
+    )
     assert tries.count(True) == WAITING
     assert sum(isinstance(one, Busy) for one in tries) == 5
+    assert browser is True, "a browser that logged in before has a queue of its own"
     assert await passwords.matches(known, "one"), "the queue is empty again"
 
 

@@ -155,7 +155,7 @@ class Accounts:
         attempt = await self._limits.begin(email, address, browser)
         started = self._clock.monotonic()
         try:
-            account = await self._authenticate(email, password, tenant_slug)
+            account = await self._authenticate(email, password, tenant_slug, attempt.known_browser)
         except HandbillError:
             metrics.TENANTS_LOGINS.labels("refused").inc()
             await self._finish_step(started)
@@ -166,7 +166,9 @@ class Accounts:
         await self._finish_step(started)
         return session
 
-    async def _authenticate(self, email: str, password: str, tenant_slug: str | None) -> store.Account:
+    async def _authenticate(
+        self, email: str, password: str, tenant_slug: str | None, known_browser: bool
+    ) -> store.Account:
         """The account that the password opens. Each one is tried, so that the time does not depend on which it is."""
         async with self._database.lookup() as tx:
             accounts = await store.find_accounts(tx, email, tenant_slug, ACCOUNTS_PER_LOGIN)
@@ -174,10 +176,10 @@ class Accounts:
         for account in accounts:
             async with self._database.tenant(account.tenant_id) as tx:
                 known = await store.read_password(tx, account.tenant_id, account.user_id)
-            if await self._passwords.matches(known, password):
+            if await self._passwords.matches(known, password, known_browser=known_browser):
                 matching.append(account)
         if not accounts:
-            await self._passwords.matches(None, password)
+            await self._passwords.matches(None, password, known_browser=known_browser)
         if len(matching) > 1:
             slugs = ", ".join([await self._slug(account.tenant_id) for account in matching])
             raise Conflict(

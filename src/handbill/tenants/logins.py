@@ -40,7 +40,10 @@ class Counting(Protocol):
 class Attempt(msgspec.Struct, frozen=True):
     """One try to log in, counted as failed until it succeeds."""
 
-    counters: tuple[str, ...]
+    shared: tuple[str, ...]
+    """Counters that count others' tries as well."""
+    own: str
+    known_browser: bool
 
 
 class LoginLimits:
@@ -54,23 +57,22 @@ class LoginLimits:
     async def begin(self, email: str, address: str, browser: str | None = None) -> Attempt:
         """Counts a try before the password is checked, so that tries in parallel count too."""
         email = email.lower()
-        if browser is not None and self._is_token(browser, email):
-            limits = [(self._counter("browser", browser), FAILURES_PER_PAIR)]
+        known = browser is not None and self._is_token(browser, email)
+        if known:
+            limits = [(self._counter("browser", browser or ""), FAILURES_PER_PAIR)]
         else:
-            network = _network(address)
-            limits = [
-                (self._counter("address", network), FAILURES_PER_ADDRESS),
-                (self._counter("pair", network, email), FAILURES_PER_PAIR),
-            ]
+            networks = _networks(address)
+            limits = [(self._counter("address", one), FAILURES_PER_ADDRESS * times) for one, times in networks]
+            limits += [(self._counter("pair", one, email), FAILURES_PER_PAIR * times) for one, times in networks]
         for counter, allowed in limits:
             await self._count(counter, allowed)
-        return Attempt(tuple(counter for counter, _ in limits))
+        counters = [counter for counter, _ in limits]
+        return Attempt(tuple(counters[:-1]), counters[-1], known_browser=known)
 
     async def succeed(self, attempt: Attempt) -> None:
-        """A good login is no failure: it leaves the address's count and ends the count of its own pair."""
-        *shared, own = attempt.counters
-        commands: list[tuple[Any, ...]] = [("DEL", own)]
-        for counter in shared:
+        """A good login is no failure: it leaves the shared counts and ends its own."""
+        commands: list[tuple[Any, ...]] = [("DEL", attempt.own)]
+        for counter in attempt.shared:
             commands += [("SET", counter, 0, "EX", WINDOW_S, "NX"), ("DECR", counter)]
         try:
             await self._redis.many(commands)
@@ -116,14 +118,17 @@ class LoginLimits:
         return hmac.new(self._secret, nonce + email.encode(), hashlib.sha256).digest()
 
 
-def _network(address: str) -> str:
-    """A client's address; of IPv6 the /64, of which one client has every address."""
+def _networks(address: str) -> list[tuple[str, int]]:
+    """What counts as one client, widest first, and how many times the usual number of failures it may have.
+
+    An IPv6 client has a whole /64, and many have a /48: the wider one is limited too, to ten times as much.
+    """
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
-        return address
-    if isinstance(parsed, ipaddress.IPv6Address):
-        if parsed.ipv4_mapped is not None:
-            return str(parsed.ipv4_mapped)
-        return str(ipaddress.ip_network((parsed, 64), strict=False))
-    return str(parsed)
+        return [(address, 1)]
+    if isinstance(parsed, ipaddress.IPv4Address):
+        return [(str(parsed), 1)]
+    if parsed.ipv4_mapped is not None:
+        return [(str(parsed.ipv4_mapped), 1)]
+    return [(str(ipaddress.ip_network((parsed, bits), strict=False)), times) for bits, times in ((48, 10), (64, 1))]

@@ -13,20 +13,21 @@ from handbill.kit.errors import Busy
 
 AT_ONCE = 2
 WAITING = 50
+"""Of known browsers as many wait in a queue of their own: a flood of guesses does not keep them out."""
 
 
 class Passwords:
     def __init__(self, hasher: PasswordHasher | None = None) -> None:
         self._hasher = hasher or PasswordHasher()
-        self._gate = asyncio.Semaphore(AT_ONCE)
+        self._gates = {known: asyncio.Semaphore(AT_ONCE) for known in (False, True)}
+        self._waiting = dict.fromkeys(self._gates, 0)
         self._nobody: str | None = None
-        self._waiting = 0
 
     async def hash(self, password: str) -> str:
         async with self._turn():
             return await asyncio.to_thread(self._hasher.hash, password)
 
-    async def matches(self, known: str | None, password: str) -> bool:
+    async def matches(self, known: str | None, password: str, *, known_browser: bool = False) -> bool:
         """Checks against `known`; against nobody's hash when there is none, so that both take equally long."""
         if known is None:
             if self._nobody is None:
@@ -34,20 +35,20 @@ class Passwords:
             known_hash, exists = self._nobody, False
         else:
             known_hash, exists = known, True
-        async with self._turn():
+        async with self._turn(known_browser):
             return await asyncio.to_thread(self._check, known_hash, password) and exists
 
     @contextlib.asynccontextmanager
-    async def _turn(self) -> AsyncIterator[None]:
+    async def _turn(self, known_browser: bool = False) -> AsyncIterator[None]:
         """A place in a short queue; past its end we say busy, so that a flood of logins costs only logins."""
-        if self._waiting >= WAITING:
+        if self._waiting[known_browser] >= WAITING:
             raise Busy("Too many logins at once; nothing was done. Try again shortly.", retry_after=2)
-        self._waiting += 1
+        self._waiting[known_browser] += 1
         try:
-            async with self._gate:
+            async with self._gates[known_browser]:
                 yield
         finally:
-            self._waiting -= 1
+            self._waiting[known_browser] -= 1
 
     def _check(self, known: str, password: str) -> bool:
         try:
