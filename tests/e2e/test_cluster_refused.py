@@ -11,7 +11,7 @@ import pytest
 
 from handbill.infra.redis import Redis, RedisAway, RedisCluster
 from tests.kit.cluster import one_node_cluster, redis_node
-from tests.kit.processes import free_port, handbill, process
+from tests.kit.processes import free_cluster_port, free_port, handbill, process
 from tests.kit.waiting import eventually
 
 
@@ -37,7 +37,7 @@ async def test_no_process_starts_on_a_cluster_and_doctor_fails(handbill_env: dic
 
 @pytest.fixture
 def port() -> int:
-    return free_port()
+    return free_cluster_port()
 
 
 async def test_a_cluster_that_takes_the_place_of_redis_makes_a_process_unready(
@@ -57,16 +57,13 @@ async def test_a_cluster_that_takes_the_place_of_redis_makes_a_process_unready(
             return all(found[name] == value for name, value in wanted.items())
 
         async with AsyncExitStack() as running:
-            async with redis_node(port, clustered=False) as url:
-                assert url is not None
+            async with redis_node(port, clustered=False):
                 api = await running.enter_async_context(process("api", env=env))
                 await api.log(event="api-ready")
                 assert await is_part(ok=True, status=200)
-            async with redis_node(port, clustered=True) as url:
-                assert url is not None
+            async with redis_node(port, clustered=True):
                 await eventually(lambda: is_part(ok=False, detail={"code": "REDIS_CLUSTER"}, status=503))
-            async with redis_node(port, clustered=False) as url:
-                assert url is not None
+            async with redis_node(port, clustered=False):
                 await eventually(lambda: is_part(ok=True, status=200))
 
 

@@ -170,6 +170,16 @@ async def handbill(*args: str, env: Mapping[str, str] | None = None, timeout: fl
         return await running.exit(timeout), running.output
 
 
+def free_cluster_port() -> int:
+    """A free port for a Redis in cluster mode, which binds the one 10,000 above it as well.
+
+    That one lies between the ports that `free_port` gives and those that the kernel uses for outgoing connections.
+    """
+    while not (_PORTS.stop <= (port := free_port()) + 10_000 < _FIRST_OUTGOING):
+        continue
+    return port
+
+
 def free_port() -> int:
     """A loopback port that nobody listens on. Where a program can bind port 0 itself, let it.
 
@@ -177,7 +187,7 @@ def free_port() -> int:
     our look and the program's bind.
     """
     while True:
-        port = _lottery.randrange(15_000, 31_000)
+        port = _lottery.choice(_PORTS)
         with socket.socket() as probe:
             try:
                 probe.bind(("127.0.0.1", port))
@@ -188,5 +198,7 @@ def free_port() -> int:
             return port
 
 
+_PORTS = range(15_000, 31_000)
+_FIRST_OUTGOING = 32_768
 _given: set[int] = set()
 _lottery = random.SystemRandom()  # several workers and runs draw at once: a seeded draw would make them meet
