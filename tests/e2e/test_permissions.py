@@ -315,7 +315,7 @@ def placed(body: Any, ids: dict[str, str]) -> Any:
     }
 
 
-def told(reply: Reply, ids: Iterable[str]) -> tuple[int, str]:
+def comparable(reply: Reply, ids: Iterable[str]) -> tuple[int, str]:
     """A reply without what may differ: the ids that were sent, the request's own, and times."""
     text = re.sub(r'"instance":"[^"]*"', "", reply.body.decode())
     for one in sorted(ids, key=len, reverse=True):
@@ -346,7 +346,7 @@ async def test_another_tenants_id_is_answered_like_an_unknown_one(
             for ids in (foreign, unknown):
                 params = {name: ids[name] for name in one.query if name in ids}
                 replies.append(await send(api, one, stranger, ids, placed(one.body, ids), params))
-            known, other = (told(reply, [*foreign.values(), *unknown.values()]) for reply in replies)
+            known, other = (comparable(reply, [*foreign.values(), *unknown.values()]) for reply in replies)
             if known[0] < 300:  # it names nothing of that kind: its own new ids and secrets differ
                 known, other = (known[0], str("<id>" in known[1])), (other[0], str("<id>" in other[1]))
                 assert known[1] == "False", (one.method, one.path, replies[0].body)

@@ -40,7 +40,7 @@ class Counting:
 
 @dataclass
 class Shop:
-    """A tenant whose changes are made by another process: the catalogue in memory here is not told of them."""
+    """A tenant whose changes are made by another process: the catalogue in memory here is not notified of them."""
 
     loop: Loop
     tenant: int

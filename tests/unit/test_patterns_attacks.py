@@ -74,7 +74,9 @@ def test_the_limits_of_cells_count_what_is_left_after_trimming() -> None:
     assert emails.normalise("a" * (EMAIL_CHARS + 1)) == (None, emails.TOO_LONG)
 
 
-@pytest.mark.parametrize("text", ["1" * 20_000, "1 " * 6_000, "1-(" * 5_000, "a." * 8_000, "e\u0301\u0316" * 5_000])
+@pytest.mark.parametrize(
+    "text", ["1" * 20_000, "1 " * 6_000, "1-(" * 900, "1-(" * 5_000, "a." * 8_000, "e\u0301\u0316" * 5_000]
+)
 @pytest.mark.parametrize("head", ["Nome,Obs\nAda,", "Nome\n", ""])
 def test_the_proposal_for_a_file_with_a_long_cell_takes_linear_time(tmp_path: Path, head: str, text: str) -> None:
     path = tmp_path / "a.csv"

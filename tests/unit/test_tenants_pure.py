@@ -87,20 +87,24 @@ def test_roles() -> None:
     assert viewer.allows("audit:read")
 
 
-ROOMS = st.sampled_from(["keys", "users", "banners", "audit"])
+RESOURCES = st.sampled_from(["keys", "users", "banners", "audit"])
 SCOPES = st.one_of(
     st.just("*"),
-    st.builds(lambda room, verb: f"{room}:{verb}", ROOMS | st.just("*"), st.sampled_from(["read", "write"])),
+    st.builds(
+        lambda resource, verb: f"{resource}:{verb}", RESOURCES | st.just("*"), st.sampled_from(["read", "write"])
+    ),
 )
 
 
-@given(st.frozensets(SCOPES, max_size=4), st.frozensets(SCOPES, max_size=4), ROOMS, st.sampled_from(["read", "write"]))
+@given(
+    st.frozensets(SCOPES, max_size=4), st.frozensets(SCOPES, max_size=4), RESOURCES, st.sampled_from(["read", "write"])
+)
 def test_nobody_grants_more_than_they_hold(
-    held: frozenset[str], given_away: frozenset[str], room: str, verb: str
+    held: frozenset[str], given_away: frozenset[str], resource: str, verb: str
 ) -> None:
     giver, taker = principal(*held), principal(*given_away)
-    if not Authority(held).missing(given_away) and taker.allows(f"{room}:{verb}"):
-        assert giver.allows(f"{room}:{verb}")
+    if not Authority(held).missing(given_away) and taker.allows(f"{resource}:{verb}"):
+        assert giver.allows(f"{resource}:{verb}")
 
 
 @given(st.frozensets(SCOPES, max_size=4), st.sampled_from(["owner", "operator", "viewer"]))
@@ -108,9 +112,9 @@ def test_a_role_is_given_only_by_who_holds_all_of_it(held: frozenset[str], role:
     authority = Authority(held)
     if not authority.missing(ROLE_SCOPES[role]):
         user = Principal(1, "session", ROLE_SCOPES[role], "u", role=role)
-        for room in ("keys", "users", "banners", "audit", "tenants"):
+        for resource in ("keys", "users", "banners", "audit", "tenants"):
             for verb in ("read", "write"):
-                assert not user.allows(f"{room}:{verb}") or principal(*held).allows(f"{room}:{verb}")
+                assert not user.allows(f"{resource}:{verb}") or principal(*held).allows(f"{resource}:{verb}")
     for lesser in ("operator", "viewer"):
         assert Authority(ROLE_SCOPES[lesser], lesser).missing(ROLE_SCOPES[role]), "operators and viewers give no role"
 

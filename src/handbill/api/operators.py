@@ -1,4 +1,4 @@
-"""The operator's listener: Prometheus metrics and readiness with its details, on loopback unless told otherwise."""
+"""The operator's listener: Prometheus metrics and detailed readiness, on loopback unless the settings say otherwise."""
 
 from __future__ import annotations
 

@@ -110,6 +110,7 @@ def load_key(entry: dict[str, Any]) -> pyjwt.PyJWK:
     try:
         key = pyjwt.PyJWK(entry)
     except (pyjwt.PyJWTError, UnsupportedAlgorithm, NotImplementedError, ArithmeticError, TypeError, ValueError):
+        # what PyJWT and cryptography raise for members of any kind; NotImplementedError is its answer to `alg: none`
         raise UnusableKey("", "is not a public key that can be read") from None
     if key.algorithm_name not in PUBLIC_KEY_ALGORITHMS:
         raise UnusableKey("crv", f"must be a curve of {', '.join(PUBLIC_KEY_ALGORITHMS)}")

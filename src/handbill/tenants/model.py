@@ -34,8 +34,8 @@ REQUEST_ID: ContextVar[str | None] = ContextVar("handbill_request_id", default=N
 """The request under way, set by the API shell, so that an audit row can name it."""
 
 WRITE_KEY_SCOPES = frozenset({"track", "decide"})
-_OWNERS_ROOMS = frozenset({"tenants", "keys", "users", "erasures"})
-"""Rooms in which only an owner changes anything."""
+_OWNER_RESOURCES = frozenset({"tenants", "keys", "users", "erasures"})
+"""Resources that only an owner may change."""
 
 
 class Principal(msgspec.Struct, frozen=True):
@@ -52,7 +52,7 @@ class Principal(msgspec.Struct, frozen=True):
     key_id: UUID | None = None
 
     def allows(self, scope: str) -> bool:
-        """Whether this principal has `room:read` or `room:write`."""
+        """Whether this principal has `resource:read` or `resource:write`."""
         return allows(self.scopes, self.role, scope)
 
 
@@ -62,8 +62,8 @@ Actor = Principal | str
 
 def allows(scopes: frozenset[str], role: Role | None, scope: str) -> bool:
     """Whether these scopes, in this role, include the scope."""
-    room, _, verb = scope.partition(":")
-    if role == "operator" and verb == "write" and room in _OWNERS_ROOMS:
+    resource, _, verb = scope.partition(":")
+    if role == "operator" and verb == "write" and resource in _OWNER_RESOURCES:
         return False
     return bool(scopes & {"*", scope, f"*:{verb}"})
 

@@ -1,5 +1,5 @@
 -- An e-mail address is unique in its tenant, not in the installation: to refuse an address because another tenant has it
--- told one tenant about another's users. Tenants have few users, so the indexes are built at once.
+-- revealed that tenant's users. Tenants have few users, so the indexes are built at once.
 alter table tenants.users add constraint uq_users_tenant_email unique (tenant_id, email);
 create index ix_users_email on tenants.users (email);
 alter table tenants.users drop constraint uq_users_email;
