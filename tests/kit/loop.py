@@ -34,7 +34,6 @@ from handbill.infra.postgres import Database
 from handbill.infra.redis import Keys, Redis
 from handbill.infra.sqlfiles import Sql
 from handbill.kit.clock import Clock, SystemClock
-from handbill.kit.pulse import Pulse
 from handbill.people.keeper import Keeper
 from handbill.people.service import PeopleService
 from handbill.people.sink import PeopleSink
@@ -110,7 +109,6 @@ class Loop:
             self.lanes,
             sinks,
             worker=name,
-            pulse=Pulse("consume"),
             policy=policy or ConsumerPolicy(batch_wait_ms=1),
             shipping=shipping,
         )
@@ -136,7 +134,7 @@ class Loop:
         try:
             await eventually(done, timeout=120, what="the lanes are drained")
         except AssertionError as error:
-            told = [(each.lanes(), each._pulse.last_error, repr(each._leader)) for each in self.consumers]
+            told = [(each.lanes(), [health.last_error for health in each.healths()]) for each in self.consumers]
             raise AssertionError(f"{error}; consumers: {told}") from error
 
     async def allowed(self, tenant: int, user: str, banner: Banner, now_ms: int) -> bool:

@@ -22,7 +22,6 @@ from handbill.infra.journal.streams import StreamsJournal
 from handbill.infra.postgres import Database, derive
 from handbill.infra.redis import Redis
 from handbill.infra.sqlfiles import Sql
-from handbill.kit.pulse import Pulse
 from tests.kit import ledger
 from tests.kit.crashes import Died, enumerate_points
 from tests.kit.engines import Engines
@@ -79,11 +78,9 @@ class Victim:
         journal = StreamsJournal(self.redis, self.house.keys)
         sinks = [BannerSink(self.database), CapsSink(self.database, self._caps())]
         name = f"victim-{uuid.uuid4().hex[:8]}"
-        consumer = Consumer(
-            self.database, journal, self.house.lanes, sinks, worker=name, pulse=Pulse("consume"), policy=POLICY
-        )
+        consumer = Consumer(self.database, journal, self.house.lanes, sinks, worker=name, policy=POLICY)
         await consumer.start()
-        tasks = {consumer._leader} - {None}
+        tasks = {consumer._leader._task} - {None}
 
         def over() -> bool:
             runs = {lane: run for lane, (run, _) in consumer._runs.items()}

@@ -39,13 +39,11 @@ QUICK = ConsumerPolicy(batch_wait_ms=1, lease_s=1)
 async def kill(consumer: Consumer) -> None:
     """The process is gone: nothing is finished, nothing handed back."""
     tasks = [task for _, task in consumer._runs.values()]
-    if consumer._leader is not None:
-        tasks.append(consumer._leader)
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+    await consumer._leader.stop()
     consumer._runs.clear()
-    consumer._leader = None
 
 
 async def test_an_owner_of_an_older_epoch_commits_nothing(database: Database, redis: Redis, tenant: int) -> None:
@@ -259,4 +257,4 @@ async def test_a_projection_that_is_refused_for_good_does_not_stop_the_lane(
             now = house.clock.now_ms()
             await house.events.accept([Impression(tenant, f"e{number}", now, now, shop.banners[0])])
             await house.drained()
-        assert "a value that no folding takes" in str(consumer._pulse.last_error)
+        assert "a value that no folding takes" in str([health.last_error for health in consumer.healths()])

@@ -115,7 +115,10 @@ async def test_a_flood_stops_the_lane_instead_of_being_parked(
         try:
             await house.events.accept(sent)
             consumer = await house.consumer()
-            await eventually(lambda: "POISON_FLOOD" in flooded(consumer._pulse.last_error), what="the lane waits")
+            await eventually(
+                lambda: "POISON_FLOOD" in flooded(str([health.last_error for health in consumer.healths()])),
+                what="the lane waits",
+            )
             assert await parked(database, tenant) == []
         finally:
             await boss.execute("alter table banners.banner_impressions drop constraint flood")
@@ -140,7 +143,7 @@ async def test_a_right_that_is_missing_is_nobodys_poison(
         try:
             await house.events.accept(sent)
             consumer = await house.consumer()
-            await eventually(lambda: consumer._pulse.errors, what="the lane waits")
+            await eventually(lambda: any(health.errors for health in consumer.healths()), what="the lane waits")
             assert await parked(database, tenant) == []
         finally:
             await boss.execute("grant insert on banners.banner_impressions to handbill_worker")
@@ -265,7 +268,7 @@ async def test_a_projection_that_is_broken_is_told_and_passed_over(
             await house.events.accept([event])
         await house.drained()
         await ledger.check(database, book)
-        assert "could not be changed" in consumer._pulse.last_error
+        assert "could not be changed" in str([health.last_error for health in consumer.healths()])
 
 
 async def test_keys_are_forgotten_behind_the_horizon_and_no_others(

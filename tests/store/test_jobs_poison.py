@@ -135,7 +135,7 @@ async def test_the_dispatcher_outlives_any_error(queue: Queue, monkeypatch: pyte
     async with working(queue, handler) as worker:
         await reaches(queue, added.id, "completed")
         assert errors == []
-        assert worker._pulse.done == 1
+        assert worker._health.done == 1
 
 
 async def test_sweep_listener_and_renewal_outlive_any_error(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,6 @@ from handbill.infra.postgres import Database, derive
 from handbill.infra.redis import Redis
 from handbill.infra.sqlfiles import Sql
 from handbill.infra.state import state_hash
-from handbill.kit.pulse import Pulse
 from handbill.people.gather import Gathered
 from handbill.people.identity import fold
 from handbill.people.keeper import Keeper
@@ -103,10 +102,10 @@ class Victim:
         sink = PeopleSink(Keeper(self.database, [caps.regrouped]), house.clock)
         consumer = Consumer(
             self.database, journal, house.lanes, [sink], worker=f"victim-{uuid.uuid4().hex[:8]}",
-            pulse=Pulse("consume"), policy=POLICY,
+            policy=POLICY,
         )  # fmt: skip
         await consumer.start()
-        tasks = {consumer._leader} - {None}
+        tasks = {consumer._leader._task} - {None}
 
         def over() -> bool:
             tasks.update(task for _, task in consumer._runs.values())

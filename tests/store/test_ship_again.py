@@ -24,7 +24,7 @@ from handbill.infra.postgres import Database
 from handbill.infra.redis import Redis
 from handbill.infra.sqlfiles import Sql
 from handbill.kit.ids import Ids
-from handbill.kit.pulse import Pulse
+from handbill.kit.task_health import TaskHealth
 from handbill.people.model import person_id
 from handbill.people.squash import LOCK
 from tests.kit.engines import Engines
@@ -117,7 +117,7 @@ async def test_large_events_are_held_and_grouped_by_their_bytes(
     async with loop(database, redis, main=1) as house:
         made, ids = Sized(shipping(database, history, house.journal, policy=policy)), Ids()
         owned = Owned(house.lanes.all()[0][0], 0, 1)
-        shipper = LaneShipper(owned, made, Pulse("ship"))
+        shipper = LaneShipper(owned, made, TaskHealth("ship"))
         for number in range(4):
             shipper.offer(batch(owned, tenant, number, 10_000, ids))
         assert (len(shipper._held), shipper._held_bytes) == (2, sum(map(_bytes, shipper._held.values())))
@@ -166,6 +166,6 @@ async def test_a_group_that_lost_a_batch_is_another_insert(
         group = Group(ids.new(), (lost, kept), {})
         made = shipping(database, history, house.journal)
         await made.insert(group, [(lost, rows[:5]), (kept, rows[5:8])], careful=False)
-        shipper = LaneShipper(Owned(house.lanes.all()[0][0], 0, 1), made, Pulse("ship"))
+        shipper = LaneShipper(Owned(house.lanes.all()[0][0], 0, 1), made, TaskHealth("ship"))
         await shipper._send(group, [(kept, rows[5:])], careful=False)
         assert await stored(history, tenant) == wanted(events)

@@ -25,7 +25,7 @@ from handbill.infra.journal.streams import StreamsJournal
 from handbill.infra.postgres import Database, derive
 from handbill.infra.redis import Redis
 from handbill.infra.sqlfiles import Sql
-from handbill.kit.pulse import Pulse
+from handbill.kit.task_health import TaskHealth
 from handbill.people.model import person_id
 from tests.kit import ledger
 from tests.kit.crashes import Died, enumerate_points
@@ -184,7 +184,7 @@ async def unshipped_again(house: Loop, batches: int) -> int:
 
 async def _one_shipper(owned: Owned, made: Shipping) -> None:
     """A shipper that ships what there is, and ends."""
-    shipper = LaneShipper(owned, made, Pulse("ship"))
+    shipper = LaneShipper(owned, made, TaskHealth("ship"))
     task = asyncio.create_task(shipper.run())
     waiting = asyncio.create_task(shipper.shipped.wait())
     try:

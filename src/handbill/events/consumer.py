@@ -23,11 +23,11 @@ from handbill.infra.journal.port import Journal
 from handbill.infra.postgres import Database
 from handbill.kit.errors import Busy
 from handbill.kit.ids import Ids
-from handbill.kit.pulse import Pulse
+from handbill.kit.task_health import TaskHealth
+from handbill.kit.tasks import BackgroundTask, spawn_watched
 from handbill.kit.telemetry import logs
 
 _log = logs.get("consumer")
-_ROUND_S = 60.0
 _LAST_SHIPMENT_S = 6.0
 
 
@@ -44,7 +44,6 @@ class Consumer:
         sinks: Sequence[Sink],
         *,
         worker: str,
-        pulse: Pulse,
         policy: ConsumerPolicy | None = None,
         ids: Ids | None = None,
         shipping: Shipping | None = None,
@@ -54,7 +53,6 @@ class Consumer:
         self._lanes = lanes
         self._sinks = tuple(sinks)
         self._worker = worker
-        self._pulse = pulse
         self._policy = policy or ConsumerPolicy()
         self._store = EventStore()
         self._lease = timedelta(seconds=self._policy.lease_s)
@@ -62,20 +60,18 @@ class Consumer:
         self._commit = Commit(database, self._store, self._sinks, ids or Ids(), self._lease, ships=shipping is not None)
         self._runs: dict[str, tuple[LaneRun, asyncio.Task[None]]] = {}
         self._ships: dict[str, tuple[LaneShipper, asyncio.Task[None]]] = {}
-        self._leader: asyncio.Task[None] | None = None
-        self._stopping = asyncio.Event()
-        self.ready = asyncio.Event()
+        self._is_announced = False
+        self._sharing = asyncio.Lock()
+        self._leader = BackgroundTask(self.name, self._keep_lanes)
+        self.ready = self._leader.ready
 
     async def start(self) -> None:
-        self._stopping.clear()
-        self._leader = asyncio.create_task(self._lead(), name="consume-lead")
+        await self._leader.start()
 
     async def stop(self) -> None:
         """Finish the batches under way, hand the lanes back, and go."""
-        self._stopping.set()
-        if self._leader is not None:
-            await asyncio.gather(self._leader, return_exceptions=True)
-            self._leader = None
+        async with self._sharing:  # a lane that was just claimed gets its run before everything ends
+            await self._leader.stop()
         for run, _ in self._runs.values():
             run.stop()
         await asyncio.gather(*(task for _, task in self._runs.values()), return_exceptions=True)
@@ -93,31 +89,22 @@ class Consumer:
         """The lanes this process owns now."""
         return sorted(self._runs)
 
-    async def _lead(self) -> None:
+    def healths(self) -> list[TaskHealth]:
+        """Of the distribution of lanes, of each lane and of each lane's export."""
+        runs = [run.health for run, _ in self._runs.values()]
+        return [self._leader.health, *runs, *(shipper.health for shipper, _ in self._ships.values())]
+
+    async def _keep_lanes(self) -> None:
         """Keep the leases, notice lost lanes, and take or give lanes until everybody has a fair share."""
-        every = self._policy.lease_s / 4
-        known = False
-        while not self._stopping.is_set():
-            self._pulse.beat()
-            try:
-                if not known:
-                    async with self._database.worker() as tx:
-                        for lane, number in self._lanes.all():
-                            await self._store.add_lane(tx, lane, number)
-                    known = True
-                async with asyncio.timeout(_ROUND_S):  # a round that hangs would cost every lane its lease
-                    await self._share()
-                self.ready.set()
-            except Busy as error:
-                self._pulse.failed(error)
-                _log.warning("consumer-waits", reason=error.code)
-            except Exception as error:  # noqa: BLE001 - whoever leads must not die unheard: told, counted, tried again
-                self._pulse.failed(error)
-                _log.error("consumer-broken", error=f"{type(error).__name__}: {error}")
-            try:
-                await asyncio.wait_for(self._stopping.wait(), every * (0.8 + 0.4 * random.random()))
-            except TimeoutError:
-                continue
+        if not self._is_announced:
+            async with self._database.worker() as tx:
+                for lane, number in self._lanes.all():
+                    await self._store.add_lane(tx, lane, number)
+            self._is_announced = True
+        async with self._sharing:
+            await self._share()
+        self.ready.set()
+        await self._leader.rest(self._policy.lease_s / 4 * (0.8 + 0.4 * random.random()))
 
     async def _share(self) -> None:
         async with self._database.worker() as tx:
@@ -125,7 +112,7 @@ class Consumer:
             ours = await self._store.renew(tx, self._worker, list(self._runs), self._lease)
         for lane, (run, task) in list(self._runs.items()):
             dead = task.done() or (lane in self._ships and self._ships[lane][1].done())
-            if dead or ours.get(lane) != run.owned.epoch:
+            if dead or run.health.is_silent() or ours.get(lane) != run.owned.epoch:
                 await self._let_go(lane)
         share = -(-len(self._lanes.all()) // max(alive, 1))
         while len(self._runs) > share:
@@ -142,13 +129,13 @@ class Consumer:
         owned: Owned = state.owned
         shipper = None
         if self._shipping is not None:
-            shipper = LaneShipper(owned, self._shipping, self._pulse)
-            self._ships[owned.lane] = (shipper, asyncio.create_task(shipper.run(), name=f"ship-{owned.lane}"))
+            shipper = LaneShipper(owned, self._shipping, TaskHealth(f"export-{owned.lane}"))
+            self._ships[owned.lane] = (shipper, spawn_watched(shipper.run(), shipper.health))
         run = LaneRun(
-            state, self._database, self._store, self._journal, self._commit, self._sinks, self._policy, self._pulse,
-            overflow=self._lanes.is_overflow(owned.lane), shipper=shipper,
+            state, self._database, self._store, self._journal, self._commit, self._sinks, self._policy,
+            TaskHealth(f"lane-{owned.lane}"), overflow=self._lanes.is_overflow(owned.lane), shipper=shipper,
         )  # fmt: skip
-        task = asyncio.create_task(run.run(), name=f"lane-{owned.lane}")
+        task = spawn_watched(run.run(), run.health)
         self._runs[owned.lane] = (run, task)
         _log.info("lane-taken", lane=owned.lane, epoch=owned.epoch, cursor=state.cursor)
         return True
@@ -156,6 +143,9 @@ class Consumer:
     async def _let_go(self, lane: str) -> None:
         run, task = self._runs.pop(lane)
         run.stop()
+        if run.health.is_silent():  # it hangs, and would not notice: its next owner starts from the cursor
+            _log.error("lane.hung", lane=lane, seconds=round(run.health.silent_seconds()))
+            task.cancel()
         done = await asyncio.gather(task, return_exceptions=True)
         error = done[0]
         if lane in self._ships:  # after the lane: its last batch wants to go, too
@@ -163,7 +153,7 @@ class Consumer:
         if isinstance(error, LaneLost):
             _log.info("lane-lost", lane=lane, epoch=run.owned.epoch)
         elif isinstance(error, BaseException):
-            self._pulse.failed(error)
+            self._leader.health.failed(error)
             _log.error("lane-failed", lane=lane, error=f"{type(error).__name__}: {error}")
         try:
             async with self._database.worker() as tx:
@@ -179,5 +169,5 @@ class Consumer:
         task.cancel()
         ended = (await asyncio.gather(task, return_exceptions=True))[0]
         if isinstance(ended, BaseException) and not isinstance(ended, asyncio.CancelledError):
-            self._pulse.failed(ended)
+            self._leader.health.failed(ended)
             _log.error("shipper-failed", lane=lane, error=f"{type(ended).__name__}: {ended}")

@@ -20,7 +20,7 @@ from handbill.infra.journal.lanes import position
 from handbill.infra.journal.port import Entry, Journal
 from handbill.infra.postgres import Database, PostgresError
 from handbill.kit.errors import Broken, Busy
-from handbill.kit.pulse import Pulse
+from handbill.kit.task_health import TaskHealth
 from handbill.kit.telemetry import logs, metrics, tracing
 
 _log = logs.get("lane")
@@ -40,7 +40,7 @@ class LaneRun:
         commit: Commit,
         sinks: Sequence[Sink],
         policy: ConsumerPolicy,
-        pulse: Pulse,
+        health: TaskHealth,
         *,
         overflow: bool,
         shipper: LaneShipper | None = None,
@@ -54,7 +54,7 @@ class LaneRun:
         self._commit = commit
         self._sinks = tuple(sinks)
         self._policy = policy
-        self._pulse = pulse
+        self.health = health
         self._overflow = overflow
         self._shipper = shipper
         self._stopping = asyncio.Event()
@@ -75,26 +75,27 @@ class LaneRun:
                 await self._once()
                 wait = _FIRST_WAIT_S
             except Busy as error:
-                self._pulse.failed(error)
+                self.health.failed(error)
                 await self._pause(wait * (0.5 + random.random()))
                 wait = min(wait * 2, _LONGEST_WAIT_S)
             except (Broken, PostgresError) as error:
-                self._pulse.failed(error)
+                self.health.failed(error)
                 _log.error("lane-broken", lane=self.owned.lane, error=f"{type(error).__name__}: {error}")
                 await self._pause(_LONGEST_WAIT_S)
 
     async def _once(self) -> None:
-        self._pulse.beat()
+        self.health.heartbeat()
         await self._project()
         entries = await self._gather()
         if entries:
             started = time.monotonic()
             with tracing.span("batch", {"lane": self.owned.lane, "entries": len(entries)}):
                 count = await self._process(entries)
-            self._pulse.processed(count)
+            self.health.processed(count)
             if self._overflow:  # a noisy tenant's lane works its share of the time and no more
                 await self._pause((time.monotonic() - started) * (1 / self._policy.overflow_share - 1))
         await self._trim()
+        self.health.succeeded()
 
     async def _gather(self) -> list[Entry]:
         """Entries behind the cursor: at once when there are enough, else what a short wait brings together."""
@@ -155,7 +156,7 @@ class LaneRun:
                 await sink.project(survivors, refused)
             except (Broken, PostgresError) as error:
                 # Poison must not hold up the lane: PostgreSQL has the truth, and marks that the mender finds.
-                self._pulse.failed(error)
+                self.health.failed(error)
                 _log.error("projection-failed", lane=self.owned.lane, error=f"{type(error).__name__}: {error}")
 
     async def _project_again(self) -> None:

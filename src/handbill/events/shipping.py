@@ -30,7 +30,7 @@ from handbill.events.shipping_store import Group, Load
 from handbill.infra.clickhouse import ClickHouseError
 from handbill.infra.postgres import PostgresError
 from handbill.kit.errors import Broken, Busy
-from handbill.kit.pulse import Pulse
+from handbill.kit.task_health import TaskHealth
 from handbill.kit.telemetry import logs, metrics
 
 _log = logs.get("shipping")
@@ -40,11 +40,11 @@ _LAST_TRY_S = 5.0
 
 
 class LaneShipper:
-    def __init__(self, owned: Owned, shipping: Shipping, pulse: Pulse) -> None:
+    def __init__(self, owned: Owned, shipping: Shipping, health: TaskHealth) -> None:
         self._lane = owned.lane
         self._shipping = shipping
         self._policy = shipping.policy
-        self._pulse = pulse
+        self.health = health
         self._held: dict[UUID, Sequence[Row]] = {}  # what the counting still had in its hands: saves reading it again
         self._held_events = 0
         self._held_bytes = 0
@@ -89,16 +89,17 @@ class LaneShipper:
                 last = self._stopping.is_set()
                 async with asyncio.timeout(_LAST_TRY_S if last else None):
                     await self._ship()
+                self.health.succeeded()
                 wait = _FIRST_WAIT_S
             except Busy as error:
                 begun = False  # a group may be written down and not sent
-                self._pulse.failed(error)
+                self.health.failed(error)
                 _log.warning("shipping-waits", lane=self._lane, reason=error.code)
                 await self._pause(wait * (0.5 + random.random()))
                 wait = min(wait * 2, _LONGEST_WAIT_S)
             except (Broken, ClickHouseError, PostgresError, TimeoutError) as error:
                 begun = False
-                self._pulse.failed(error)
+                self.health.failed(error)
                 _log.error("shipping-broken", lane=self._lane, error=f"{type(error).__name__}: {error}")
                 await self._pause(_LONGEST_WAIT_S)
             if self._stopping.is_set():
@@ -178,7 +179,7 @@ class LaneShipper:
             if self._held.pop(load.id, None) is not None:
                 self._held_events -= len(some)
                 self._held_bytes -= _size(some)
-        self._pulse.beat()
+        self.health.heartbeat()
         metrics.EVENTS_SHIPPED.inc(number)
         metrics.PIPELINE_SECONDS.labels("ship").observe(time.perf_counter() - started)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
-from handbill.infra.redis import Redis
+from handbill.infra.redis import Redis, SubscriptionTask
 from handbill.jobs.cron import Schedule, Schedulers
 from handbill.jobs.dead.ledger import Ledger
 from handbill.jobs.dead.sweeper import Sweeper
@@ -13,88 +13,57 @@ from handbill.jobs.gauges import Gauges
 from handbill.jobs.keys import QueueKeys
 from handbill.jobs.outbox.producer import WAKE_CHANNEL
 from handbill.jobs.outbox.relay import Pace, Relay
-from handbill.kit.errors import Busy
-from handbill.kit.pulse import Pulse
+from handbill.kit.task_health import TaskHealth
+from handbill.kit.tasks import BackgroundTask
 from handbill.kit.telemetry import logs
 
 _log = logs.get("chores")
 
-FIRST_PAUSE_S = 0.005
-LONGEST_PAUSE_S = 5.0
+FIRST_WAIT_S = 0.005
 
 
-class Loop:
-    """Does one thing again and again. An error is told, counted and followed by a growing pause, never by the end."""
+class Loop(BackgroundTask):
+    """A background task as a class: `turn` is one run."""
 
-    def __init__(self, name: str, pulse: Pulse | None = None) -> None:
-        self.name = name
-        self.ready = asyncio.Event()
-        self._pulse = pulse or Pulse(name)
-        self._task: asyncio.Task[None] | None = None
-
-    async def start(self) -> None:
-        self._task = asyncio.create_task(self._run(), name=self.name)
-
-    async def stop(self) -> None:
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+    def __init__(self, name: str, health: TaskHealth | None = None) -> None:
+        super().__init__(name, self.turn, health=health)
 
     async def turn(self) -> None:
         """One round, the pause at its end included."""
         raise NotImplementedError
 
-    async def _run(self) -> None:
-        pause = 0.1
-        while True:
-            self._pulse.beat()
-            try:
-                await self.turn()
-                pause = 0.1
-            except Exception as error:  # noqa: BLE001 - the shell counts errors and ends the process when there are too many
-                self._pulse.failed(error)
-                word = _log.warning if isinstance(error, Busy) else _log.error
-                word("chore-error", chore=self.name, error=f"{type(error).__name__}: {error}")
-                self.ready.set()  # an engine that is away must not keep the worker from saying that it is up
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, LONGEST_PAUSE_S)
-
 
 class RelayChore(Loop):
     """Relays while there is work; otherwise waits for a wake-up, the next due time or the poll, whichever is first."""
 
-    def __init__(self, relay: Relay, redis: Redis, *, pulse: Pulse | None = None, name: str = "relay") -> None:
-        super().__init__(name, pulse)
+    def __init__(self, relay: Relay, redis: Redis, *, health: TaskHealth | None = None, name: str = "relay") -> None:
+        super().__init__(name, health)
         self._relay = relay
         self._redis = redis
         self._wake = asyncio.Event()
-        self._listening = asyncio.Event()
-        self._pause = FIRST_PAUSE_S
-        self._listener: asyncio.Task[None] | None = None
+        self._pause = FIRST_WAIT_S
+        self._listener = SubscriptionTask(f"{name}-wake", redis, (WAKE_CHANNEL,), self._on_wake)
 
     async def start(self) -> None:
-        self._listener = asyncio.create_task(self._listen(), name=f"{self.name}-wake")
+        await self._listener.start()
         await super().start()
 
     async def stop(self) -> None:
         await super().stop()
-        if self._listener is not None:
-            self._listener.cancel()
-            await asyncio.gather(self._listener, return_exceptions=True)
+        await self._listener.stop()
 
     async def turn(self) -> None:
-        await self._listening.wait()  # first listen, then look: nothing can fall in between
+        await self._listener.subscribed.wait()  # first listen, then look: nothing can fall in between
         self._wake.clear()
         pace = await self._relay.cycle()
         self.ready.set()
         if pace.relayed:
-            self._pulse.processed(pace.relayed)
-            self._pause = FIRST_PAUSE_S
+            self.health.processed(pace.relayed)
+            self._pause = FIRST_WAIT_S
             return
         try:
             await asyncio.wait_for(self._wake.wait(), self._patience(pace))
-            self._pause = FIRST_PAUSE_S
+            self._pause = FIRST_WAIT_S
         except TimeoutError:
             self._pause = min(self._pause * 2, self._relay.policy.hungry_s)
 
@@ -103,13 +72,10 @@ class RelayChore(Loop):
         poll = self._relay.policy.poll_s
         if pace.hungry:
             return min(self._pause, poll)
-        return poll if pace.next_due is None else min(poll, max(pace.next_due, FIRST_PAUSE_S))
+        return poll if pace.next_due is None else min(poll, max(pace.next_due, FIRST_WAIT_S))
 
-    async def _listen(self) -> None:
-        async with self._redis.subscribe(WAKE_CHANNEL) as messages:
-            self._listening.set()
-            async for _ in messages:
-                self._wake.set()
+    def _on_wake(self, channel: str, message: bytes) -> None:
+        self._wake.set()
 
 
 class LedgerChore(Loop):
@@ -124,10 +90,10 @@ class LedgerChore(Loop):
         prefix: str = "bull",
         block_s: float = 1.0,
         refresh_s: float = 5.0,
-        pulse: Pulse | None = None,
+        health: TaskHealth | None = None,
         name: str = "ledger",
     ) -> None:
-        super().__init__(name, pulse)
+        super().__init__(name, health)
         self._ledger = ledger
         self._redis = redis
         self._queues = queues
@@ -152,7 +118,7 @@ class LedgerChore(Loop):
                 command: tuple[str | int, ...]
                 command = ("XREAD", "COUNT", 1, "BLOCK", int(self._block_s * 1000), "STREAMS", *streams, *places)
                 news = await line.call(*command, timeout=self._block_s + 5)
-                self._pulse.beat()
+                self.health.heartbeat()
                 if news and not await self._catch_up([streams[key.decode()] for key, _ in news]):
                     await asyncio.sleep(0.05)  # another ledger is reading them
 
@@ -165,7 +131,7 @@ class LedgerChore(Loop):
             except Exception as error:  # noqa: BLE001 - raised below, after the neighbours had their turn
                 trouble = error
         if total:
-            self._pulse.processed(total)
+            self.health.processed(total)
         if trouble is not None:
             raise trouble
         return total
@@ -181,10 +147,10 @@ class SweepChore(Loop):
         queues: Callable[[], Awaitable[Sequence[str]]],
         *,
         every_s: float = 30.0,
-        pulse: Pulse | None = None,
+        health: TaskHealth | None = None,
         name: str = "sweep",
     ) -> None:
-        super().__init__(name, pulse)
+        super().__init__(name, health)
         self._sweeper = sweeper
         self._ledger = ledger
         self._queues = queues
@@ -193,14 +159,14 @@ class SweepChore(Loop):
 
     async def turn(self) -> None:
         if count := await self._sweeper.sweep():
-            self._pulse.processed(count)
+            self.health.processed(count)
         for queue in await self._queues():
             await self._ledger.reconcile(queue)
         if self._rounds % 100 == 0:
             await self._sweeper.prune()
         self._rounds += 1
         self.ready.set()
-        await _rest(self._every_s, self._pulse)
+        await self.rest(self._every_s)
 
 
 class CronChore(Loop):
@@ -212,10 +178,10 @@ class CronChore(Loop):
         schedules: Sequence[Schedule],
         *,
         every_s: float = 60.0,
-        pulse: Pulse | None = None,
+        health: TaskHealth | None = None,
         name: str = "cron",
     ) -> None:
-        super().__init__(name, pulse)
+        super().__init__(name, health)
         self._schedulers = schedulers
         self._schedules = tuple(schedules)
         self._every_s = every_s
@@ -224,31 +190,23 @@ class CronChore(Loop):
         changed = await self._schedulers.ensure(self._schedules)
         if changed:
             _log.info("schedules-placed", schedules=changed)
-            self._pulse.processed(len(changed))
+            self.health.processed(len(changed))
         self.ready.set()
-        await _rest(self._every_s, self._pulse)
+        await self.rest(self._every_s)
 
 
 class GaugeChore(Loop):
     """Measures depth and age, for the Prometheus page and its alerts."""
 
     def __init__(
-        self, gauges: Gauges, *, every_s: float = 15.0, pulse: Pulse | None = None, name: str = "gauges"
+        self, gauges: Gauges, *, every_s: float = 15.0, health: TaskHealth | None = None, name: str = "gauges"
     ) -> None:
-        super().__init__(name, pulse)
+        super().__init__(name, health)
         self._gauges = gauges
         self._every_s = every_s
 
     async def turn(self) -> None:
         await self._gauges.measure()
-        self._pulse.processed()
+        self.health.processed()
         self.ready.set()
-        await _rest(self._every_s, self._pulse)
-
-
-async def _rest(seconds: float, pulse: Pulse) -> None:
-    """A long pause in short steps, so that the shell sees the loop alive."""
-    while seconds > 0:
-        await asyncio.sleep(min(seconds, 5.0))
-        pulse.beat()
-        seconds -= 5.0
+        await self.rest(self._every_s)

@@ -13,8 +13,8 @@ from typing import Protocol
 
 from handbill.infra.postgres import Database, Session
 from handbill.jobs import store
-from handbill.kit.errors import Busy, HandbillError
-from handbill.kit.pulse import Pulse
+from handbill.kit.task_health import TaskHealth
+from handbill.kit.tasks import BackgroundTask
 from handbill.kit.telemetry import logs, metrics
 
 _log = logs.get("leader")
@@ -35,8 +35,8 @@ def lock_key(name: str) -> int:
     return int.from_bytes(blake2b(f"leader:{name}".encode(), digest_size=8).digest(), "big") >> 1
 
 
-class LeaderChore:
-    """Stands for election; runs its chores while it leads, stops them when it does not."""
+class LeaderChore(BackgroundTask):
+    """Stands for election; runs its tasks while it leads, stops them when it does not."""
 
     def __init__(
         self,
@@ -45,44 +45,22 @@ class LeaderChore:
         *,
         name: str = "leader",
         beat_s: float = 2.0,
-        pulse: Pulse | None = None,
+        health: TaskHealth | None = None,
     ) -> None:
-        self.name = name
-        self.ready = asyncio.Event()
+        super().__init__(name, self._stand_on_session, health=health)
         self.leads = asyncio.Event()
         self._database = database
         self._chores = tuple(chores)
         self._beat_s = beat_s
-        self._pulse = pulse or Pulse(name)
-        self._task: asyncio.Task[None] | None = None
 
-    async def start(self) -> None:
-        self._task = asyncio.create_task(self._run(), name=self.name)
-
-    async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
-
-    async def _run(self) -> None:
-        while True:
-            try:
-                async with self._database.session() as session:
-                    await self._stand(session)
-            except HandbillError as error:
-                self._pulse.failed(error)
-                _log.warning("leader-session-lost", election=self.name, reason=error.code)
-                await asyncio.sleep(self._beat_s)
-            except Exception as error:  # noqa: BLE001 - an election that ends in silence would stop every led chore for good
-                self._pulse.failed(error)
-                _log.error("leader-failed", election=self.name, error=f"{type(error).__name__}: {error}")
-                await asyncio.sleep(self._beat_s)
+    async def _stand_on_session(self) -> None:
+        async with self._database.session() as session:
+            await self._stand(session)
 
     async def _stand(self, session: Session) -> None:
         """Wait for the lock on one connection, then lead on it until it breaks."""
         while not await session.try_lock(lock_key(self.name)):
-            self._pulse.beat()
+            self.health.heartbeat()
             self.ready.set()
             await asyncio.sleep(self._beat_s)
         try:
@@ -102,11 +80,11 @@ class LeaderChore:
         while True:
             await asyncio.sleep(self._beat_s)
             await store.leader_alive(session)
-            self._pulse.beat()
+            self.health.heartbeat()
 
     async def _stop_all(self) -> None:
         for chore in reversed(self._chores):
             try:
                 await chore.stop()
-            except Busy as error:
-                _log.warning("leader-chore-stop-failed", chore=chore.name, reason=error.code)
+            except Exception as error:  # noqa: BLE001 - the others must still be stopped: another process leads now
+                _log.error("leader.task_stop_failed", task=chore.name, error=f"{type(error).__name__}: {error}")

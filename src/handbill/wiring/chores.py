@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
 from collections.abc import Callable, Sequence
@@ -19,7 +18,6 @@ from handbill.jobs.chores import GaugeChore, LedgerChore, Loop, RelayChore, Swee
 from handbill.jobs.gauges import Gauges
 from handbill.jobs.leader import LeaderChore
 from handbill.kit.ids import new_id
-from handbill.kit.pulse import Pulse
 from handbill.people.sink import PeopleSink
 from handbill.segments.sink import SegmentsSink
 from handbill.wiring import messaging, queues, shipping
@@ -29,7 +27,7 @@ KINDS = ("relay", "consume", "jobs", "cron")
 
 
 class Chore(Protocol):
-    """One small service: it runs between start and stop, and reports on the pulse it was built with.
+    """One small service: it runs between start and stop on background tasks, which register themselves.
 
     A chore may have `ready: asyncio.Event`; the shell then waits for it before it says that the worker is ready.
     """
@@ -44,7 +42,7 @@ class Plan(msgspec.Struct, frozen=True):
 
     kind: str
     name: str
-    build: Callable[[House, Pulse], Chore]
+    build: Callable[[House], Chore]
 
 
 class TenantsSweep(Loop):
@@ -56,21 +54,21 @@ class TenantsSweep(Loop):
 
     async def turn(self) -> None:
         await self._tenants.sweep()
-        await asyncio.sleep(3_600)
+        await self.rest(3_600)
 
 
 class CapsKeeper(Loop):
     """Sees every second whether Redis still has its caps, and rebuilds them from PostgreSQL when it was wiped."""
 
-    def __init__(self, house: House, pulse: Pulse) -> None:
-        super().__init__("caps-keeper", pulse)
+    def __init__(self, house: House) -> None:
+        super().__init__("caps-keeper")
         self._caps = house.caps
 
     async def turn(self) -> None:
         if await self._caps.ensure(new_id().hex) is not None:
-            self._pulse.processed()
+            self.health.processed()
         self.ready.set()
-        await asyncio.sleep(1)
+        await self.rest(1)
 
 
 class RaisedLimits(Loop):
@@ -82,7 +80,7 @@ class RaisedLimits(Loop):
 
     async def turn(self) -> None:
         await self._backfill.run()
-        await asyncio.sleep(1)
+        await self.rest(1)
 
 
 class PeopleMender(Loop):
@@ -94,14 +92,14 @@ class PeopleMender(Loop):
 
     async def turn(self) -> None:
         await self._people.mend()
-        await asyncio.sleep(5)
+        await self.rest(5)
 
 
 class IncomingDrain(Loop):
     """Takes what other programs add to the compatibility stream; where no stream is set it has nothing to do."""
 
-    def __init__(self, house: House, pulse: Pulse) -> None:
-        super().__init__("incoming", pulse)
+    def __init__(self, house: House) -> None:
+        super().__init__("incoming")
         stream = house.settings.events.incoming_stream
         self._incoming = stream and Incoming(
             house.database, house.redis, house.edge, house.tenants, house.clock, stream=stream, worker=new_id().hex
@@ -111,28 +109,28 @@ class IncomingDrain(Loop):
         drained = await self._incoming.drain() if self._incoming else 0
         self.ready.set()
         if drained:
-            self._pulse.processed(drained)
+            self.health.processed(drained)
         else:
-            await asyncio.sleep(0.5 if self._incoming else 10)
+            await self.rest(0.5 if self._incoming else 10)
 
 
 class SegmentsKeeper(Loop):
     """Holds changed people against the segments' rules, and keeps what decisions know of them."""
 
-    def __init__(self, house: House, pulse: Pulse) -> None:
-        super().__init__("segments", pulse)
+    def __init__(self, house: House) -> None:
+        super().__init__("segments")
         self._keeper = house.segments.keeper
 
     async def turn(self) -> None:
         done = await self._keeper.turn()
         self.ready.set()
         if done:
-            self._pulse.processed(done)
+            self.health.processed(done)
         else:
             await self._keeper.wait(0.5)
 
 
-def _consume(house: House, pulse: Pulse) -> Chore:
+def _consume(house: House) -> Chore:
     given = house.settings.events
     return Consumer(
         house.database,
@@ -145,7 +143,6 @@ def _consume(house: House, pulse: Pulse) -> Chore:
             SegmentsSink(house.segments.keeper),
         ],
         worker=f"{socket.gethostname()}:{os.getpid()}:{new_id().hex[-8:]}",
-        pulse=pulse,
         policy=ConsumerPolicy(
             batch_events=given.batch_events,
             batch_wait_ms=given.batch_wait_ms,
@@ -157,16 +154,16 @@ def _consume(house: House, pulse: Pulse) -> Chore:
     )
 
 
-def _relay(house: House, pulse: Pulse) -> Chore:
-    return RelayChore(house.jobs.relay, house.redis, pulse=pulse)
+def _relay(house: House) -> Chore:
+    return RelayChore(house.jobs.relay, house.redis)
 
 
-def _ledger(house: House, pulse: Pulse) -> Chore:
+def _ledger(house: House) -> Chore:
     jobs, prefix = house.jobs, house.settings.jobs.prefix
-    return LedgerChore(jobs.ledger, house.redis, jobs.known_queues, prefix=prefix, pulse=pulse)
+    return LedgerChore(jobs.ledger, house.redis, jobs.known_queues, prefix=prefix)
 
 
-def _leader(house: House, pulse: Pulse) -> Chore:
+def _leader(house: House) -> Chore:
     """What one process of all does, whichever leads at the moment."""
     jobs = house.jobs
     led = (
@@ -179,7 +176,7 @@ def _leader(house: House, pulse: Pulse) -> Chore:
         shipping.ExportAudit(house),
         messaging.MessageSweep(house),
     )
-    return LeaderChore(house.database, led, pulse=pulse)
+    return LeaderChore(house.database, led)
 
 
 PLANS: tuple[Plan, ...] = (

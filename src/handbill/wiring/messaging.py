@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from handbill.infra.redis import Keys
 from handbill.infra.safe_http import TENANT_PORTS, HttpPolicy, SafeHttpClient
 from handbill.jobs.chores import Loop
-from handbill.kit.pulse import Pulse
 from handbill.messaging.ports import Contacts
 from handbill.messaging.service import (
     KeeperPolicy,
@@ -83,19 +80,19 @@ class MessageSweep(Loop):
 
     async def turn(self) -> None:
         await self._messaging.keeper.sweep()
-        await asyncio.sleep(SWEEP_S)
+        await self.rest(SWEEP_S)
 
 
 class WebhookWork(Loop):
     """Works on webhooks that were kept, a batch at a time."""
 
-    def __init__(self, house: House, pulse: Pulse) -> None:
-        super().__init__("webhook-work", pulse)
+    def __init__(self, house: House) -> None:
+        super().__init__("webhook-work")
         self._messaging = house.messaging
 
     async def turn(self) -> None:
         worked = await self._messaging.incoming.work()
-        self._pulse.processed(worked)
+        self.health.processed(worked)
         self.ready.set()
         if not worked:
-            await asyncio.sleep(IDLE_S)
+            await self.rest(IDLE_S)

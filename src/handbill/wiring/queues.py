@@ -21,7 +21,6 @@ from handbill.jobs.cron import Schedule, Schedulers
 from handbill.jobs.model import Job
 from handbill.jobs.worker import JobWorker
 from handbill.jobs.worker.pool import CpuPool
-from handbill.kit.pulse import Pulse
 from handbill.messaging.tasks import DISPATCH, RETRY, WEBHOOKS, MessagingTasks
 from handbill.messaging.tasks import JOBS as MESSAGE_JOBS
 from handbill.wiring import shipping
@@ -146,29 +145,29 @@ def schedules(house: House) -> list[Schedule]:
     return [Schedule(id=name, queue=SYSTEM, name=name, cron=cron) for name, cron in times.items()]
 
 
-def banners_worker(house: House, pulse: Pulse) -> JobWorker:
-    return _worker(house, BANNERS, banner_tasks(house).handlers(), pulse)
+def banners_worker(house: House) -> JobWorker:
+    return _worker(house, BANNERS, banner_tasks(house).handlers())
 
 
-def system_worker(house: House, pulse: Pulse) -> JobWorker:
-    return _worker(house, SYSTEM, SystemTasks(house).handlers(banner_tasks(house)), pulse)
+def system_worker(house: House) -> JobWorker:
+    return _worker(house, SYSTEM, SystemTasks(house).handlers(banner_tasks(house)))
 
 
-def stats_sync_worker(house: House, pulse: Pulse) -> JobWorker:
-    return _worker(house, STATS_SYNC, AdstatsTasks(house.adstats, house.clock).handlers(), pulse)
+def stats_sync_worker(house: House) -> JobWorker:
+    return _worker(house, STATS_SYNC, AdstatsTasks(house.adstats, house.clock).handlers())
 
 
 class ImportWorkers:
     """The three queues of an import, and the processes that parse for them; they start and stop as one chore."""
 
-    def __init__(self, house: House, pulse: Pulse) -> None:
+    def __init__(self, house: House) -> None:
         self._pool = CpuPool(house.settings.contacts.parsers or None)
         tasks = ContactTasks(house.contacts.runner, self._pool.run)
         self.ready = asyncio.Event()
         # Parsing waits for a process anyway: more chunks at once would only fill the memory.
         lanes = {"upload_jobs": 2, "upload_chunks": self._pool.size + 1, "import_persistence": 2}
         self._workers = [
-            _worker(house, queue, handlers, pulse, concurrency=lanes[queue], on_failed=tasks.failed)
+            _worker(house, queue, handlers, concurrency=lanes[queue], on_failed=tasks.failed)
             for queue, handlers in tasks.handlers().items()
         ]
 
@@ -183,20 +182,20 @@ class ImportWorkers:
         await self._pool.stop()
 
 
-def dispatch_worker(house: House, pulse: Pulse) -> JobWorker:
+def dispatch_worker(house: House) -> JobWorker:
     handlers = MessagingTasks(house.messaging).handlers()[DISPATCH]
-    return _worker(house, DISPATCH, handlers, pulse, concurrency=house.settings.messaging.dispatch_concurrency)
+    return _worker(house, DISPATCH, handlers, concurrency=house.settings.messaging.dispatch_concurrency)
 
 
-def retry_worker(house: House, pulse: Pulse) -> JobWorker:
-    return _worker(house, RETRY, MessagingTasks(house.messaging).handlers()[RETRY], pulse)
+def retry_worker(house: House) -> JobWorker:
+    return _worker(house, RETRY, MessagingTasks(house.messaging).handlers()[RETRY])
 
 
-def webhooks_worker(house: House, pulse: Pulse) -> JobWorker:
-    return _worker(house, WEBHOOKS, MessagingTasks(house.messaging).handlers()[WEBHOOKS], pulse)
+def webhooks_worker(house: House) -> JobWorker:
+    return _worker(house, WEBHOOKS, MessagingTasks(house.messaging).handlers()[WEBHOOKS])
 
 
-def _worker(house: House, queue: str, handlers: Mapping[str, Any], pulse: Pulse, **how: Any) -> JobWorker:
+def _worker(house: House, queue: str, handlers: Mapping[str, Any], **how: Any) -> JobWorker:
     given = house.settings.jobs
     return JobWorker(
         house.jobs.queues,
@@ -205,10 +204,9 @@ def _worker(house: House, queue: str, handlers: Mapping[str, Any], pulse: Pulse,
         lock_ms=given.lock_ms,
         stalled_ms=given.stalled_ms,
         grace_s=given.grace_s,
-        pulse=pulse,
         **how,
     )
 
 
-def cron(house: House, pulse: Pulse) -> CronChore:
-    return CronChore(Schedulers(house.jobs.queues), schedules(house), pulse=pulse)
+def cron(house: House) -> CronChore:
+    return CronChore(Schedulers(house.jobs.queues), schedules(house))

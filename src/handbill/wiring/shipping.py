@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Mapping
 from sys import getsizeof
 from typing import TYPE_CHECKING
@@ -106,7 +105,7 @@ class OverridesChore(Loop):
     async def turn(self) -> None:
         await self._overrides.ship()
         self.ready.set()
-        await asyncio.sleep(_EVERY_S)
+        await self.rest(_EVERY_S)
 
 
 class ExportAudit(Loop):
@@ -119,4 +118,4 @@ class ExportAudit(Loop):
     async def turn(self) -> None:
         await self._auditor.run()
         self.ready.set()
-        await asyncio.sleep(_AUDIT_EVERY_S)
+        await self.rest(_AUDIT_EVERY_S)

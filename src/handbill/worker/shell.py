@@ -7,14 +7,14 @@ import signal
 from collections.abc import Sequence
 from pathlib import Path
 
-from handbill.kit import agents, garbage
+from handbill.kit import agents, garbage, task_health
 from handbill.kit.errors import Broken
-from handbill.kit.pulse import Pulse
+from handbill.kit.heartbeat import Heartbeat
+from handbill.kit.task_health import TaskHealth
 from handbill.kit.telemetry import logs
 from handbill.settings import Settings
 from handbill.wiring.house import House
 from handbill.worker.chore import Chore, Plan, chosen
-from handbill.worker.heartbeat import Heartbeat, stuck
 from handbill.worker.pages import Pages
 
 _log = logs.get("worker")
@@ -23,7 +23,7 @@ TICK_SECONDS = 1.0
 
 
 async def serve(house: House, settings: Settings, plans: Sequence[Plan] | None = None) -> None:
-    """Run until a stop signal. Broken when a chore fails again and again: whoever started us starts us anew."""
+    """Run until a stop signal. Broken when a chore fails again and again: whoever started us starts us again."""
     shell = Shell(house, settings, chosen(settings.worker.only) if plans is None else plans)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -36,12 +36,11 @@ class Shell:
         self._house = house
         self._settings = settings
         self._plans = plans
-        self._pulses = [Pulse(plan.name) for plan in plans]
-        self._own = Pulse("event-loop")
+        self._own = TaskHealth("event-loop", limit_s=30.0)
         self._chores: list[tuple[str, Chore]] = []
         self._asked = asyncio.Event()
         self._started = house.clock.monotonic()
-        self._heartbeat = Heartbeat(heartbeat_file(settings), lambda: [self._own, *self._pulses])
+        self._heartbeat = Heartbeat(heartbeat_file(settings))
         worker = settings.worker
         self._pages = Pages(worker.host, worker.port, worker.metrics_port, self.health)
 
@@ -59,10 +58,10 @@ class Shell:
         agents.warm()
         await self._pages.start()
         await self._house.start("worker")
-        self._own.beat()
+        task_health.register(self._own)
         self._heartbeat.start()
-        for plan, pulse in zip(self._plans, self._pulses, strict=True):
-            chore = plan.build(self._house, pulse)
+        for plan in self._plans:
+            chore = plan.build(self._house)
             self._chores.append((plan.name, chore))
             await chore.start()
         for _, chore in self._chores:
@@ -83,12 +82,12 @@ class Shell:
     async def _watch(self) -> None:
         """Go round once a second until asked to stop, or until a chore has failed too often in a row."""
         while not self._asked.is_set():
-            self._own.beat()
-            for pulse in self._pulses:
-                if pulse.errors >= self._settings.worker.max_errors:
+            self._own.succeeded()
+            for health in task_health.running():
+                if health.required and health.errors >= self._settings.worker.max_errors:
                     raise Broken(
-                        f"The chore {pulse.name} failed {pulse.errors} times in a row, last with {pulse.last_error}. "
-                        "What it had accepted is kept. The worker exits to be started anew.",
+                        f"The task {health.name} failed {health.errors} times in a row, last with {health.last_error}. "
+                        "What it had accepted is kept. The worker exits to be started again.",
                         code="TOO_MANY_ERRORS",
                     )
             try:
@@ -110,17 +109,18 @@ class Shell:
         await self._pages.stop()
         await self._house.stop()
         await asyncio.to_thread(self._heartbeat.stop)
+        task_health.unregister(self._own)
         _log.info("worker-stopped")
 
     def health(self) -> tuple[bool, dict[str, object]]:
-        """200 while every loop goes round; the body names those that do not."""
-        silent = stuck([self._own, *self._pulses])
-        return not silent, {
-            "status": "stuck" if silent else "ok",
+        """200 while every required task makes progress; the body names those that do not."""
+        unhealthy = task_health.unhealthy()
+        return not unhealthy, {
+            "status": "stuck" if unhealthy else "ok",
             "queue": "stats-sync",
             "uptime": round(self._house.clock.monotonic() - self._started),
-            "stuck": silent,
-            "chores": {pulse.name: {"done": pulse.done, "errors": pulse.errors} for pulse in self._pulses},
+            "stuck": unhealthy,
+            "chores": {health.name: {"done": health.done, "errors": health.errors} for health in task_health.running()},
         }
 
 

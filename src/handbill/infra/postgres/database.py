@@ -19,7 +19,7 @@ from handbill.infra.postgres.pool import Pool
 from handbill.infra.postgres.tx import Session, Tx
 from handbill.infra.postgres.urls import PostgresUrls
 from handbill.infra.sqlfiles import Sql
-from handbill.kit import crashpoints, retry
+from handbill.kit import crashpoints, retry, task_health
 from handbill.kit.telemetry import logs
 
 _log = logs.get("postgres")
@@ -123,6 +123,7 @@ class Database:
                 raise
             await _commit(connection)
             broken = False
+            task_health.heartbeat()
         finally:
             pool.release(connection, broken=broken)
         for work in tx.afterwards:

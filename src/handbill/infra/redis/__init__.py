@@ -7,8 +7,9 @@ from handbill.infra.redis.dedicated import Connection
 from handbill.infra.redis.errors import RedisAway, RedisBusy, RedisCluster, RedisError
 from handbill.infra.redis.keys import Keys
 from handbill.infra.redis.line import Command, Word
+from handbill.infra.redis.subscriber import SubscriptionTask
 
 __all__ = [
-    "Command", "Connection", "Keys", "Redis", "RedisAway", "RedisBusy", "RedisCluster", "RedisError", "Script", "Word",
-    "refuse_cluster",
+    "Command", "Connection", "Keys", "Redis", "RedisAway", "RedisBusy", "RedisCluster", "RedisError", "Script",
+    "SubscriptionTask", "Word", "refuse_cluster",
 ]  # fmt: skip

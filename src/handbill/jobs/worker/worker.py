@@ -25,7 +25,7 @@ from handbill.jobs.worker.pool import CpuPool
 from handbill.jobs.worker.renewal import Holdings, Renewal
 from handbill.jobs.worker.running import Outcome, Running
 from handbill.kit.errors import Busy, HandbillError
-from handbill.kit.pulse import Pulse
+from handbill.kit.task_health import TaskHealth
 from handbill.kit.telemetry import logs, metrics
 
 _log = logs.get("jobs.worker")
@@ -58,7 +58,7 @@ class JobWorker:
         grace_s: float = 30.0,
         name: str | None = None,
         limit: Limit | None = None,
-        pulse: Pulse | None = None,
+        health: TaskHealth | None = None,
         pool: CpuPool | None = None,
     ) -> None:
         self.queue = queues.queue(queue_name)
@@ -72,7 +72,7 @@ class JobWorker:
         self._stalled_ms = stalled_ms
         self._grace_s = grace_s
         self._limit = limit or self.queue.defaults.limit
-        self._pulse = pulse or Pulse(self.name)
+        self._health = health or TaskHealth(self.name)
         self._pool = pool or CpuPool()
         self._own_pool = pool is None
         self._schedulers = Schedulers(queues)
@@ -154,14 +154,14 @@ class JobWorker:
                 await self._fill_lane()
                 wait = FIRST_WAIT_S
             except Exception as error:  # noqa: BLE001 (a job that was claimed and not read is swept up when its lock ends)
-                self._pulse.failed(error)
+                self._health.failed(error)
                 _log.exception("worker.dispatch_failed", queue=self.queue.name)
                 await asyncio.sleep(wait)
                 wait = min(wait * 2, LONGEST_WAIT_S)
 
     async def _fill_lane(self) -> None:
         """Start one job; when there is none to start, wait for the bell."""
-        self._pulse.beat()
+        self._health.heartbeat()
         self._bell.answer()
         if not self._has_free_lane():
             await self._bell.wait(IDLE_LOOK_S)
@@ -186,7 +186,7 @@ class JobWorker:
         self._lanes.discard(lane)
         self._bell.lanes_changed()
         if not lane.cancelled() and (error := lane.exception()) is not None:
-            self._pulse.failed(error)
+            self._health.failed(error)
             _log.error(
                 "lane-broke", queue=self.queue.name, error=repr(error), kept="its job is swept up when its lock ends"
             )
@@ -215,7 +215,7 @@ class JobWorker:
                 self._running.pop(running.token, None)
                 if self._holdings.tokens.get(running.job.wire_id) == running.token:
                     self._holdings.tokens.pop(running.job.wire_id, None)
-            self._pulse.processed()
+            self._health.processed()
         self._rest(claimed)
         if not self._closing:
             self._bell.lanes_changed()
@@ -309,9 +309,9 @@ class JobWorker:
                 if not self._under_way:
                     await self._calls.recount(self._held())
             except (HandbillError, RedisError) as error:
-                self._pulse.failed(error)
+                self._health.failed(error)
             except Exception as error:  # noqa: BLE001 (without the sweep a job of a dead worker never comes back)
-                self._pulse.failed(error)
+                self._health.failed(error)
                 _log.exception("worker.sweep_failed", queue=self.queue.name)
             await asyncio.sleep(self._stalled_ms / 1000)
 
@@ -331,9 +331,9 @@ class JobWorker:
                     again = again or getattr(error, "maybe_done", False)
                     if time.monotonic() + wait > self._patience_ends:
                         return None
-                    self._pulse.failed(error)
+                    self._health.failed(error)
                 except (RedisError, HandbillError) as error:
-                    self._pulse.failed(error)
+                    self._health.failed(error)
                     _log.error("queue-script-refused", queue=self.queue.name, error=str(error))
                     refused += 1
                     if self._closing or refused >= REFUSALS:

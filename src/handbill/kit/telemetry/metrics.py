@@ -28,6 +28,15 @@ def Histogram(name: str, doc: str, labels: tuple[str, ...] = (), buckets: tuple[
     return _Histogram(name, doc, labels, buckets=buckets, registry=REGISTRY)
 
 
+# --- background tasks and process health
+TASK_LAST_SUCCESS = Gauge(
+    "handbill_task_last_success_timestamp_seconds", "When a background task last finished a run", ("task",)
+)
+TASK_ERRORS = Counter("handbill_task_errors", "Runs of a background task that failed", ("task",))
+TASK_STUCK = Gauge(
+    "handbill_task_stuck", "1 while a background task has made no progress within its own limit", ("task",)
+)
+
 # --- postgres
 PG_SECONDS = Histogram("handbill_pg_seconds", "Time of one PostgreSQL statement", ("statement",))
 PG_ERRORS = Counter("handbill_pg_errors", "PostgreSQL statements that failed, by SQLSTATE", ("sqlstate",))

@@ -9,12 +9,13 @@ from typing import Any, cast
 
 import pytest
 
+from handbill.kit import task_health
 from handbill.kit.errors import Broken, Busy
-from handbill.kit.pulse import Pulse
+from handbill.kit.heartbeat import Heartbeat
+from handbill.kit.task_health import TaskHealth
 from handbill.settings import Settings, load
 from handbill.wiring.chores import PLANS, Plan, chosen
 from handbill.wiring.house import House
-from handbill.worker.heartbeat import Heartbeat, stuck
 from handbill.worker.shell import Shell
 from tests.kit.clocks import FakeClock
 from tests.kit.waiting import eventually
@@ -34,17 +35,19 @@ class FakeHouse:
 
 
 class FakeChore:
-    def __init__(self, name: str, said: list[str], pulse: Pulse, *, bad: bool = False) -> None:
+    def __init__(self, name: str, said: list[str], *, bad: bool = False) -> None:
         self.name = name
-        self.pulse = pulse
+        self.health = TaskHealth(name)
         self._said = said
         self._bad = bad
 
     async def start(self) -> None:
         self._said.append(f"start {self.name}")
+        task_health.register(self.health)
 
     async def stop(self) -> None:
         self._said.append(f"stop {self.name}")
+        task_health.unregister(self.health)
         if self._bad:
             raise RuntimeError("cannot stop")
 
@@ -58,8 +61,8 @@ def make_shell(home: Path, said: list[str], **more: str) -> tuple[Shell, dict[st
     made: dict[str, FakeChore] = {}
 
     def plan(name: str, *, bad: bool = False) -> Plan:
-        def build(house: House, pulse: Pulse) -> Any:
-            made[name] = FakeChore(name, said, pulse, bad=bad)
+        def build(house: House) -> Any:
+            made[name] = FakeChore(name, said, bad=bad)
             return made[name]
 
         return Plan("jobs", name, build)
@@ -84,9 +87,11 @@ async def test_too_many_errors_in_a_row_end_the_worker(tmp_path: Path) -> None:
     said: list[str] = []
     shell, made = make_shell(tmp_path, said, HANDBILL_WORKER__MAX_ERRORS="3")
     running = asyncio.create_task(shell.run())
-    await eventually(lambda: len(made) == 3)
+    await eventually(
+        lambda: any(each is made["three"].health for each in task_health.running()) if len(made) == 3 else False
+    )
     for _ in range(3):
-        made["two"].pulse.failed(ValueError("bad batch"))
+        made["two"].health.failed(ValueError("bad batch"))
     with pytest.raises(Broken, match=r"two failed 3 times in a row, last with ValueError: bad batch"):
         await running
     assert said[-1] == "stop house"
@@ -106,45 +111,18 @@ async def test_a_house_that_cannot_start_leaves_nothing_running(tmp_path: Path) 
     assert said == ["stop house"]
 
 
-def test_errors_are_forgotten_only_by_finished_work_and_busy_is_no_error() -> None:
-    pulse = Pulse("x", FakeClock())
-    pulse.failed(Busy("away"))
-    assert pulse.errors == 0
-    pulse.failed(ValueError("x"))
-    pulse.beat()
-    assert pulse.errors == 1
-    pulse.processed(3)
-    assert (pulse.errors, pulse.done) == (0, 3)
-
-
-def test_a_loop_that_beat_once_must_keep_beating() -> None:
-    clock = FakeClock()
-    never, beats = Pulse("never", clock), Pulse("beats", clock)
-    clock.advance(seconds=100)
-    assert stuck([never, beats]) == []
-    beats.beat()
-    clock.advance(seconds=29.9)
-    assert stuck([never, beats]) == []
-    clock.advance(seconds=0.2)
-    assert stuck([never, beats]) == ["beats"]
-    beats.failed(Busy("away"))
-    assert stuck([never, beats]) == []
-
-
-def test_the_heartbeat_file_grows_old_while_a_loop_is_stuck(tmp_path: Path) -> None:
-    clock = FakeClock()
-    pulse = Pulse("loop", clock)
-    heart = Heartbeat(tmp_path / "run" / "beat", lambda: [pulse], every=3600)
-    pulse.beat()
+def test_the_heartbeat_file_grows_old_while_a_task_hangs(tmp_path: Path) -> None:
+    silent: list[str] = []
+    heart = Heartbeat(tmp_path / "run" / "beat", lambda: silent, every=3600)
     heart.start()
     os.utime(heart.path, (1, 1))
     assert heart.touch()
     assert heart.path.stat().st_mtime > 1
     os.utime(heart.path, (1, 1))
-    clock.advance(seconds=31)
+    silent.append("lane-1")
     assert not heart.touch()
     assert heart.path.stat().st_mtime == 1
-    pulse.beat()
+    silent.clear()
     assert heart.touch()
     heart.stop()
     assert not heart.path.exists()
