@@ -18,10 +18,10 @@ from handbill.jobs.queue import Queue, Queues
 from handbill.jobs.records import Filter
 from handbill.jobs.service import JobsService
 from handbill.jobs.worker import JobContext
-from handbill.jobs.worker import worker as module
 from handbill.jobs.worker.calls import Calls
 from handbill.jobs.worker.doorbell import Doorbell
 from handbill.jobs.worker.renewal import Renewal
+from handbill.kit import tasks
 from tests.kit.waiting import eventually, soon
 from tests.kit.working import reaches, working
 
@@ -63,8 +63,8 @@ async def test_a_job_that_cannot_be_read_fails_alone(queue: Queue, name: str) ->
         failed = await reaches(queue, poison, "failed")
         for added in fine:
             await reaches(queue, added.id, "completed")
-        assert worker._dispatcher is not None
-        assert not worker._dispatcher.done()
+        assert worker._dispatcher._task is not None
+        assert not worker._dispatcher._task.done()
     assert sorted(ran) == [0, 1]
     assert "cannot be read" in (failed.failed_reason or "")
     assert failed.unreadable is not None
@@ -119,7 +119,7 @@ async def eventually_failed(queue: Queue, count: int) -> None:
 
 
 async def test_the_dispatcher_outlives_any_error(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "FIRST_WAIT_S", 0.001)
+    monkeypatch.setattr(tasks, "FIRST_PAUSE_S", 0.001)
     real, errors = Calls.claim, [RecursionError("too deep"), ValueError("odd"), KeyError("x")]
 
     async def claim(self: Calls, token: str, *, again: bool = False) -> Any:
@@ -135,7 +135,7 @@ async def test_the_dispatcher_outlives_any_error(queue: Queue, monkeypatch: pyte
     async with working(queue, handler) as worker:
         await reaches(queue, added.id, "completed")
         assert errors == []
-        assert worker._health.done == 1
+        assert worker.health.done == 1
 
 
 async def test_sweep_listener_and_renewal_outlive_any_error(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,5 +209,5 @@ async def test_one_queue_whose_keys_are_broken_costs_no_other_its_locks(
             await redis.call("DEL", broken.keys["stalled"])
             release.set()
             await reaches(sound, added.id, "completed")
-        assert first._dispatcher is not None
-        assert not first._dispatcher.done()
+        assert first._dispatcher._task is not None
+        assert not first._dispatcher._task.done()

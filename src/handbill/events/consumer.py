@@ -96,12 +96,12 @@ class Consumer:
 
     async def _keep_lanes(self) -> None:
         """Keep the leases, notice lost lanes, and take or give lanes until everybody has a fair share."""
-        if not self._is_announced:
-            async with self._database.worker() as tx:
-                for lane, number in self._lanes.all():
-                    await self._store.add_lane(tx, lane, number)
-            self._is_announced = True
         async with self._sharing:
+            if not self._is_announced:
+                async with self._database.worker() as tx:
+                    for lane, number in self._lanes.all():
+                        await self._store.add_lane(tx, lane, number)
+                self._is_announced = True
             await self._share()
         self.ready.set()
         await self._leader.rest(self._policy.lease_s / 4 * (0.8 + 0.4 * random.random()))

@@ -22,6 +22,8 @@ FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 5.0
 _CHECKS_PER_LIMIT = 8
 
+_started: list[BackgroundTask] = []
+
 
 class TaskStuck(Exception):
     """A run gave no sign of life within its limit and was cancelled."""
@@ -58,6 +60,7 @@ class BackgroundTask:
         if self._task is None:
             self._is_stopping = False
             task_health.register(self.health)
+            _started.append(self)
             self._task = asyncio.create_task(self._loop(), name=self.name)
             self._task.add_done_callback(self._on_end)
             self._watched_at = asyncio.get_running_loop().time()
@@ -74,6 +77,7 @@ class BackgroundTask:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
             task_health.unregister(self.health)
+            _started.remove(self)
 
     async def rest(self, seconds: float) -> None:
         """A pause on purpose."""
@@ -130,6 +134,11 @@ class BackgroundTask:
         """Nothing but `stop` ends a task. What else did is logged; the task stays registered and gets silent."""
         if self._task is task and not task.cancelled():
             _log.error("task.ended", task=self.name, error=repr(task.exception()))
+
+
+def started() -> list[BackgroundTask]:
+    """The background tasks of this process that were started and not stopped."""
+    return list(_started)
 
 
 def spawn_watched(coroutine: Coroutine[Any, Any, None], health: TaskHealth) -> asyncio.Task[None]:

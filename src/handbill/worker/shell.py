@@ -115,12 +115,14 @@ class Shell:
     def health(self) -> tuple[bool, dict[str, object]]:
         """200 while every required task makes progress; the body names those that do not."""
         unhealthy = task_health.unhealthy()
+        tasks = {each.name: {"done": each.done, "errors": each.errors} for each in task_health.running()}
         return not unhealthy, {
             "status": "stuck" if unhealthy else "ok",
             "queue": "stats-sync",
             "uptime": round(self._house.clock.monotonic() - self._started),
             "stuck": unhealthy,
-            "chores": {health.name: {"done": health.done, "errors": health.errors} for health in task_health.running()},
+            "tasks": tasks,
+            "chores": tasks,  # its name in earlier releases
         }
 
 

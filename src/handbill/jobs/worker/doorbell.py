@@ -7,15 +7,12 @@ the last lane filled is put back.
 from __future__ import annotations
 
 import asyncio
-import random
+import contextlib
 from collections.abc import Callable
 
-from handbill.infra.redis import Redis, RedisError
+from handbill.infra.redis import Redis
 from handbill.jobs.keys import QueueKeys
-from handbill.kit.errors import HandbillError
-from handbill.kit.telemetry import logs
-
-_log = logs.get("jobs.worker")
+from handbill.kit import task_health
 
 BLOCK_S = 5.0
 
@@ -69,26 +66,24 @@ class Doorbell:
         self._timers.clear()
 
     async def listen(self) -> None:
-        """For ever, until cancelled. After each gap the bell rings once: whatever came meanwhile was not heard."""
-        wait = 0.05
-        while True:
-            try:
-                async with self._redis.connection() as connection:
-                    await connection.call("CLIENT", "SETNAME", self._client_name)
-                    self.listening.set()
-                    wait = 0.05
-                    self.ring()
-                    while True:
-                        await self._hungry.wait()
-                        found = await connection.call("BZPOPMIN", self._keys["marker"], BLOCK_S, timeout=BLOCK_S + 10)
-                        if found is None:
-                            continue
-                        if not self._free():
-                            await self._redis.call("ZADD", self._keys["marker"], 0, "0")
-                        self.ring()
-            except (HandbillError, RedisError) as error:
-                _log.info("worker-listens-again", queue=self._keys.queue, reason=str(error))
-            except Exception:  # noqa: BLE001 (without a listener the queue is looked at every few seconds only)
-                _log.exception("worker.listener_failed", queue=self._keys.queue)
-            await asyncio.sleep(wait * (0.5 + random.random()))
-            wait = min(wait * 2, 1.0)
+        """Until an error. Each time it begins the bell rings once: whatever came before was not heard."""
+        async with self._redis.connection() as connection:
+            await connection.call("CLIENT", "SETNAME", self._client_name)
+            self.listening.set()
+            self.ring()
+            while True:
+                await self._wait_for_room()
+                found = await connection.call("BZPOPMIN", self._keys["marker"], BLOCK_S, timeout=BLOCK_S + 10)
+                task_health.heartbeat()
+                if found is None:
+                    continue
+                if not self._free():
+                    await self._redis.call("ZADD", self._keys["marker"], 0, "0")
+                self.ring()
+
+    async def _wait_for_room(self) -> None:
+        """Until a lane is free; a worker that is full for long is no silent one."""
+        while not self._hungry.is_set():
+            task_health.heartbeat()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._hungry.wait(), BLOCK_S)

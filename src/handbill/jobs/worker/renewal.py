@@ -18,7 +18,9 @@ import msgpack
 from handbill.infra.redis import Connection, Redis, RedisError
 from handbill.jobs import scripts
 from handbill.jobs.keys import QueueKeys
+from handbill.kit import task_health
 from handbill.kit.errors import HandbillError
+from handbill.kit.task_health import TaskHealth
 from handbill.kit.telemetry import logs
 
 _log = logs.get("jobs.renewal")
@@ -66,6 +68,7 @@ class Renewal:
         self._redis = redis
         self._members: list[Holdings] = []
         self._thread: threading.Thread | None = None
+        self.health = TaskHealth("lock-renewal")
         self._stop = threading.Event()
         self._script = scripts.own("renew")
 
@@ -73,6 +76,7 @@ class Renewal:
         self._members = [*self._members, member]
         if self._thread is None:
             self._stop = threading.Event()
+            task_health.register(self.health)
             self._thread = threading.Thread(target=self._main, args=(self._stop,), name="lock-renewal", daemon=True)
             self._thread.start()
 
@@ -84,9 +88,17 @@ class Renewal:
             self._thread = None
             self._stop.set()
             await asyncio.to_thread(thread.join)
+            task_health.unregister(self.health)
 
     def _main(self, stop: threading.Event) -> None:
-        asyncio.run(self._renewing(stop))
+        """Until `stop`. Whatever ends the loop, another begins: every lock of this process would be lost with it."""
+        while not stop.is_set():
+            try:
+                asyncio.run(self._renewing(stop))
+            except BaseException as error:  # noqa: BLE001 - nobody else would notice the end of this thread
+                self.health.failed(error)
+                _log.exception("renewal.thread_failed")
+                stop.wait(0.1)
 
     async def _renewing(self, stop: threading.Event) -> None:
         while not stop.is_set():
@@ -94,10 +106,13 @@ class Renewal:
                 async with self._redis.connection() as connection:
                     while not stop.is_set():
                         await self._round(connection)
+                        self.health.succeeded()
                         await asyncio.sleep(self._pause())
             except (HandbillError, RedisError) as error:
+                self.health.failed(error)
                 _log.warning("lock-renewal-waits", reason=str(error))
-            except Exception:  # noqa: BLE001 (every lock of this process would be lost with the thread)
+            except Exception as error:  # noqa: BLE001 (every lock of this process would be lost with the thread)
+                self.health.failed(error)
                 _log.exception("renewal.round_failed")
             await asyncio.sleep(0.1)
 

@@ -25,14 +25,13 @@ from handbill.jobs.worker.pool import CpuPool
 from handbill.jobs.worker.renewal import Holdings, Renewal
 from handbill.jobs.worker.running import Outcome, Running
 from handbill.kit.errors import Busy, HandbillError
-from handbill.kit.task_health import TaskHealth
+from handbill.kit.tasks import BackgroundTask
 from handbill.kit.telemetry import logs, metrics
 
 _log = logs.get("jobs.worker")
 T = TypeVar("T")
 
 IDLE_LOOK_S = 5.0
-FIRST_WAIT_S, LONGEST_WAIT_S = 0.05, 1.0
 """Between two tries of a dispatcher after an error."""
 STUBBORN_S = 5.0
 """How long a handler may ignore its interruption at stop before its job is handed back over its head."""
@@ -58,7 +57,6 @@ class JobWorker:
         grace_s: float = 30.0,
         name: str | None = None,
         limit: Limit | None = None,
-        health: TaskHealth | None = None,
         pool: CpuPool | None = None,
     ) -> None:
         self.queue = queues.queue(queue_name)
@@ -72,18 +70,19 @@ class JobWorker:
         self._stalled_ms = stalled_ms
         self._grace_s = grace_s
         self._limit = limit or self.queue.defaults.limit
-        self._health = health or TaskHealth(self.name)
         self._pool = pool or CpuPool()
         self._own_pool = pool is None
         self._schedulers = Schedulers(queues)
         self._running: dict[str, Running] = {}
         self._lanes: set[asyncio.Task[None]] = set()
         self._closing = False
+        self._filling = asyncio.Lock()
         self._patience_ends = float("inf")
         self._under_way = 0
         self._mixed = False
-        self._tasks: list[asyncio.Task[None]] = []
-        self._dispatcher: asyncio.Task[None] | None = None
+        self._dispatcher = BackgroundTask(self.name, self._fill_lane)
+        self.health = self._dispatcher.health
+        self._tasks: list[BackgroundTask] = []
         self._seconds = metrics.JOB_SECONDS.labels(queue_name)
         self._ended = {kind: metrics.JOBS_ENDED.labels(queue_name, kind) for kind in _KINDS}
 
@@ -99,24 +98,24 @@ class JobWorker:
         self._renewal = Renewal.of(queue.redis)
         self._renewal.join(self._holdings)
         self._tasks = [
-            asyncio.create_task(self._bell.listen(), name=f"{self.name}:listen"),
-            asyncio.create_task(self._sweeping(), name=f"{self.name}:sweep"),
+            BackgroundTask(f"{self.name}:listen", self._bell.listen),
+            BackgroundTask(f"{self.name}:sweep", self._sweep, period_s=self._stalled_ms / 1000),
         ]
-        self._dispatcher = asyncio.create_task(self._dispatch(), name=f"{self.name}:dispatch")
+        for task in (*self._tasks, self._dispatcher):
+            await task.start()
         self.ready.set()
         _log.info("worker-started", queue=queue.name, worker=self.worker, lanes=self.concurrency)
 
     async def stop(self) -> None:
         """Stop fetching; let running jobs end; hand back those that do not within the grace. Nothing stays active."""
-        if self._dispatcher is None or self._closing:
+        if not self._tasks or self._closing:
             return
         self._closing = True
         self._patience_ends = time.monotonic() + self._grace_s + STUBBORN_S
         self._bell.ring()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.gather(self._dispatcher, return_exceptions=True)
+        await asyncio.gather(*(task.stop() for task in self._tasks))
+        async with self._filling:  # a job that is being claimed gets its lane
+            await self._dispatcher.stop()
         if self._lanes:
             await asyncio.wait(self._lanes, timeout=self._grace_s)
         for running in list(self._running.values()):
@@ -146,35 +145,27 @@ class JobWorker:
     def _has_free_lane(self) -> bool:
         return len(self._lanes) < self.concurrency
 
-    async def _dispatch(self) -> None:
-        """Until the worker stops, whatever happens: with this task its queue would stand still."""
-        wait = FIRST_WAIT_S
-        while not self._closing:
-            try:
-                await self._fill_lane()
-                wait = FIRST_WAIT_S
-            except Exception as error:  # noqa: BLE001 (a job that was claimed and not read is swept up when its lock ends)
-                self._health.failed(error)
-                _log.exception("worker.dispatch_failed", queue=self.queue.name)
-                await asyncio.sleep(wait)
-                wait = min(wait * 2, LONGEST_WAIT_S)
-
     async def _fill_lane(self) -> None:
         """Start one job; when there is none to start, wait for the bell."""
-        self._health.heartbeat()
+        async with self._filling:
+            if self._closing or await self._claim():
+                return
+        await self._bell.wait(IDLE_LOOK_S)
+
+    async def _claim(self) -> bool:
+        """Claim a job and open its lane; False when there is no job or no free lane."""
         self._bell.answer()
         if not self._has_free_lane():
-            await self._bell.wait(IDLE_LOOK_S)
-            return
+            return False
         token = self._calls.token()
         claimed = await self._insist(lambda again: self._calls.claim(token, again=again))
         if claimed is None:
-            return
+            return True
         if claimed.job is None:
             self._rest(claimed)
-            await self._bell.wait(IDLE_LOOK_S)
-        else:
-            self._open_lane(claimed)
+            return False
+        self._open_lane(claimed)
+        return True
 
     def _open_lane(self, claimed: Claimed) -> None:
         lane = asyncio.create_task(self._lane(claimed), name=f"{self.name}:lane")
@@ -186,7 +177,7 @@ class JobWorker:
         self._lanes.discard(lane)
         self._bell.lanes_changed()
         if not lane.cancelled() and (error := lane.exception()) is not None:
-            self._health.failed(error)
+            self.health.failed(error)
             _log.error(
                 "lane-broke", queue=self.queue.name, error=repr(error), kept="its job is swept up when its lock ends"
             )
@@ -215,7 +206,7 @@ class JobWorker:
                 self._running.pop(running.token, None)
                 if self._holdings.tokens.get(running.job.wire_id) == running.token:
                     self._holdings.tokens.pop(running.job.wire_id, None)
-            self._health.processed()
+            self.health.processed()
         self._rest(claimed)
         if not self._closing:
             self._bell.lanes_changed()
@@ -298,22 +289,13 @@ class JobWorker:
             if running.job.wire_id in reasons:
                 running.interrupt("aborted", reasons[running.job.wire_id])
 
-    async def _sweeping(self) -> None:
-        while True:
-            try:
-                for wire_id in await self._calls.sweep(self._stalled_ms):
-                    self._ended["stalled"].inc()
-                    _log.warning(
-                        "job-stalled", queue=self.queue.name, job=wire_id, kept="it waits again, one attempt less"
-                    )
-                if not self._under_way:
-                    await self._calls.recount(self._held())
-            except (HandbillError, RedisError) as error:
-                self._health.failed(error)
-            except Exception as error:  # noqa: BLE001 (without the sweep a job of a dead worker never comes back)
-                self._health.failed(error)
-                _log.exception("worker.sweep_failed", queue=self.queue.name)
-            await asyncio.sleep(self._stalled_ms / 1000)
+    async def _sweep(self) -> None:
+        """Bring back jobs of workers that are gone."""
+        for wire_id in await self._calls.sweep(self._stalled_ms):
+            self._ended["stalled"].inc()
+            _log.warning("job-stalled", queue=self.queue.name, job=wire_id, kept="it waits again, one attempt less")
+        if not self._under_way:
+            await self._calls.recount(self._held())
 
     def _held(self) -> dict[str, int]:
         tenants = (running.job.tenant_id for running in self._running.values())
@@ -331,9 +313,9 @@ class JobWorker:
                     again = again or getattr(error, "maybe_done", False)
                     if time.monotonic() + wait > self._patience_ends:
                         return None
-                    self._health.failed(error)
+                    self.health.failed(error)
                 except (RedisError, HandbillError) as error:
-                    self._health.failed(error)
+                    self.health.failed(error)
                     _log.error("queue-script-refused", queue=self.queue.name, error=str(error))
                     refused += 1
                     if self._closing or refused >= REFUSALS:
