@@ -10,6 +10,7 @@ from handbill.infra.postgres.errors import (
     PostgresAway,
     PostgresBusy,
     PostgresError,
+    TransactionAborted,
     UniqueViolation,
 )
 from handbill.infra.postgres.prepare import prepare_all
@@ -26,6 +27,7 @@ __all__ = [
     "PostgresError",
     "PostgresUrls",
     "Session",
+    "TransactionAborted",
     "Tx",
     "UniqueViolation",
     "derive",

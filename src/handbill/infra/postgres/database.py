@@ -14,7 +14,7 @@ from functools import partial
 
 import asyncpg
 
-from handbill.infra.postgres.errors import DRIVER_ERRORS, PostgresAway, is_away, translated
+from handbill.infra.postgres.errors import DRIVER_ERRORS, PostgresAway, TransactionAborted, is_away, translated
 from handbill.infra.postgres.pool import Pool
 from handbill.infra.postgres.tx import Session, Tx
 from handbill.infra.postgres.urls import PostgresUrls
@@ -162,11 +162,14 @@ class Database:
 
 
 async def _commit(connection: asyncpg.Connection) -> None:
+    """Commit, or raise. PostgreSQL answers the COMMIT of an aborted transaction with ROLLBACK and no error."""
     crashpoints.reached("before:pg:commit")
     try:
-        await connection.execute("commit")
+        status = await connection.execute("commit")
     except DRIVER_ERRORS as error:
         raise translated(error, "commit", committing=True) from error
+    if status != "COMMIT":
+        raise TransactionAborted
     crashpoints.reached("after:pg:commit")
 
 
