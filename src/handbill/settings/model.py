@@ -70,6 +70,20 @@ class Postgres(msgspec.Struct, frozen=True):
     lock_timeout_ms: Annotated[int, Meta(ge=10, description="The longest that one statement may wait for a lock.")] = (
         5_000
     )
+    fallback_timeout_ms: Annotated[
+        int,
+        Meta(
+            ge=10,
+            description="How long hot routes wait for a PostgreSQL that does not answer before they use their memory.",
+        ),
+    ] = 250
+    lookup_timeout_ms: Annotated[
+        int,
+        Meta(
+            ge=10,
+            description="The same where only PostgreSQL knows (a key never seen before): then the answer is 503.",
+        ),
+    ] = 2_000
 
 
 class Redis(msgspec.Struct, frozen=True):

@@ -13,6 +13,7 @@ from handbill.infra.postgres.errors import (
     TransactionAborted,
     UniqueViolation,
 )
+from handbill.infra.postgres.hot import HotLookups, HotTimeouts
 from handbill.infra.postgres.prepare import prepare_all
 from handbill.infra.postgres.tx import Session, Tx
 from handbill.infra.postgres.urls import PostgresUrls, derive
@@ -21,6 +22,8 @@ __all__ = [
     "CheckViolation",
     "Database",
     "ForeignKeyViolation",
+    "HotLookups",
+    "HotTimeouts",
     "PermissionDenied",
     "PostgresAway",
     "PostgresBusy",

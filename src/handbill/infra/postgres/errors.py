@@ -34,15 +34,16 @@ class PostgresBusy(Busy):
 class TransactionAborted(HandbillError):
     """An error inside the transaction was caught and the transaction went on: PostgreSQL undid all of it at COMMIT.
 
-    It is a bug of the caller, which needs a savepoint around what may fail. Nothing was stored, no after-commit work ran.
+    It is a bug of the caller, which needs a savepoint around what may fail. Nothing was stored, and nothing that waited
+    for the commit was run.
     """
 
     code = "TRANSACTION_ABORTED"
 
     def __init__(self) -> None:
         super().__init__(
-            "A statement of the transaction had failed before its end, so PostgreSQL undid all of it; nothing was stored. "
-            "Report it with the request id: a statement that may fail needs a savepoint."
+            "A statement of the transaction had failed before its end, so PostgreSQL undid all of it; nothing was "
+            "stored. Report it with the request id: a statement that may fail needs a savepoint."
         )
 
 
