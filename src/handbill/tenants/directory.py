@@ -118,7 +118,7 @@ class Directory:
             metrics.TENANTS_LOOKUPS.labels("profile", "stale").inc()
             return kept.profile
         flight = self._fly(tenant_id, lambda: self._keep_profile(tenant_id))
-        if kept is not None and self._is_given_at_once(kept.fresh_until, now):
+        if kept is not None and is_usable and self._is_given_at_once(kept.fresh_until, now):
             return kept.profile
         try:
             return await self._wait(flight, has_fallback=is_usable)
