@@ -141,6 +141,19 @@ async def test_an_old_answer_waits_for_the_timeout_once_and_is_used_for_ten_minu
     assert await directory.write_key(write)
 
 
+async def test_a_write_key_that_is_known_brings_its_tenant_along(line: Line, setup: TenantSetup) -> None:
+    directory, key = setup.tenants.directory, await setup.key()
+    for _ in range(2):
+        assert await directory.write_key(key)
+        await eventually(lambda: not directory._flights)
+        setup.clock.advance(minutes=9)
+    assert await directory.write_key(key), "nobody has asked for its tenant so far"
+    await eventually(lambda: not directory._flights)
+    line.freeze(SHORT)
+    setup.clock.advance(minutes=9)
+    assert (await soon(directory.profile(setup.tenant))).tenant.tenant_id == setup.tenant
+
+
 @pytest.mark.parametrize("kind", ["write", "secret"])
 async def test_a_key_is_never_used_past_its_end(line: Line, setup: TenantSetup, kind: str) -> None:
     directory = setup.tenants.directory

@@ -228,7 +228,15 @@ class Directory:
         metrics.TENANTS_LOOKUPS.labels(prefix[:3], "postgres").inc()
         if generation == self._generation:  # a change that was told meanwhile makes the answer good for one use only
             self._remember(digest, found)
+            if prefix == keys.WRITE and found.principal is not None:
+                self._refresh_profile(found.tenant_id)
         return found
+
+    def _refresh_profile(self, tenant_id: int) -> None:
+        """Look the tenant up beside its key: its first event may come when PostgreSQL does not answer any more."""
+        kept = self._profiles.get(tenant_id)
+        if kept is None or self._clock.monotonic() >= kept.fresh_until:
+            self._fly(tenant_id, lambda: self._keep_profile(tenant_id))
 
     async def _keep_profile(self, tenant_id: int) -> Profile:
         generation = self._generation
