@@ -55,9 +55,15 @@ def engines(worker_id: str) -> Engines:
 async def database(engines: Engines) -> AsyncIterator[Database]:
     """The PostgreSQL adapter on this worker's migrated database."""
     from handbill.infra.postgres import Database, derive
+    from tests.kit.hot import UNHURRIED
 
     adapter = Database(
-        derive(engines.postgres_url), app_size=4, worker_size=4, direct_size=2, acquire_timeout_ms=30_000
+        derive(engines.postgres_url),
+        app_size=4,
+        worker_size=4,
+        direct_size=2,
+        acquire_timeout_ms=30_000,
+        hot=UNHURRIED,
     )
     await adapter.start()
     try:
@@ -203,11 +209,14 @@ async def own_clickhouse(short_tmp: Path) -> AsyncIterator[OwnEngine]:
 @pytest.fixture
 def handbill_env(engines: Engines, short_tmp: Path) -> dict[str, str]:
     """Settings for a real process on this worker's PostgreSQL and Redis. Add ClickHouse where it is needed."""
+    from tests.kit.hot import UNHURRIED_SETTINGS
+
     return {
         "HANDBILL_HOME": str(short_tmp / "home"),
         "HANDBILL_POSTGRES__URL": engines.postgres_url,
         "HANDBILL_REDIS__URL": engines.redis_url,
         "HANDBILL_REDIS__TIMEOUT_MS": "30000",  # a slow machine is no outage
+        **UNHURRIED_SETTINGS,
         "HANDBILL_API__PORT": str(free_port()),
         "HANDBILL_API__METRICS_PORT": "0",
         "HANDBILL_WORKER__PORT": "0",

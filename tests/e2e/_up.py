@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from tests.kit.hot import UNHURRIED_SETTINGS
 from tests.kit.processes import Process, free_port
 
 
 def settings_of(home: Path) -> dict[str, str]:
     ports = {name: str(free_port()) for name in ("HANDBILL_API__PORT", "HANDBILL_WORKER__PORT")}
     off = {"HANDBILL_API__METRICS_PORT": "0", "HANDBILL_WORKER__METRICS_PORT": "0"}
-    return {"HANDBILL_HOME": str(home), "HANDBILL_API__SECURE_COOKIES": "no", **ports, **off}
+    return {"HANDBILL_HOME": str(home), "HANDBILL_API__SECURE_COOKIES": "no", **ports, **off, **UNHURRIED_SETTINGS}
 
 
 async def ready(up: Process) -> dict[str, object]:

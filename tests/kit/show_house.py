@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.kit.engines import Engines
+from tests.kit.hot import UNHURRIED_SETTINGS
 from tests.kit.show_model import Model, Saw, Who
 from tests.kit.show_stage import START_MS, Shop, Stage
 
@@ -21,6 +22,7 @@ def staged(engines: Engines, home: Path) -> Stage:
     env = {
         "HANDBILL_HOME": str(home / "home"),
         "HANDBILL_POSTGRES__URL": engines.postgres_url,
+        **UNHURRIED_SETTINGS,
         "HANDBILL_REDIS__URL": engines.redis_url,
         "HANDBILL_REDIS__TIMEOUT_MS": "30000",
         "HANDBILL_TENANTS__SEAL_KEY": "a seal key for tests",

@@ -24,6 +24,7 @@ from handbill.infra.redis import Redis
 from handbill.kit.clock import to_ms
 from handbill.tenants.model import NewKey
 from handbill.tenants.service import TenantService
+from tests.kit.hot import UNHURRIED
 from tests.kit.processes import Process, free_port, program
 from tests.kit.show_board import Board
 from tests.kit.waiting import eventually
@@ -79,7 +80,7 @@ class Stage:
         self._client = await enter(aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(120)))
         self.owner = await asyncpg.connect(self._postgres_url)
         self._open.push_async_callback(self.owner.close)
-        self._database = Database(derive(self._postgres_url), app_size=2, worker_size=2, direct_size=1)
+        self._database = Database(derive(self._postgres_url), app_size=2, worker_size=2, direct_size=1, hot=UNHURRIED)
         self._redis = Redis(self._redis_url, timeout=30)
         for part in (self._database, self._redis):
             await part.start()

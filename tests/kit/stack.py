@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.kit.hot import UNHURRIED_SETTINGS
 from tests.kit.processes import Process, free_port, process
 
 
@@ -29,6 +30,7 @@ class Stack:
             "HANDBILL_POSTGRES__URL": self.postgres_url,
             "HANDBILL_REDIS__URL": self.redis_url,
             "HANDBILL_CLICKHOUSE__URL": self.clickhouse_url,
+            **UNHURRIED_SETTINGS,
             "HANDBILL_API__METRICS_PORT": "0",
             "HANDBILL_WORKER__PORT": "0",
             "HANDBILL_WORKER__METRICS_PORT": "0",

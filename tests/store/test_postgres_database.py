@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,6 +18,7 @@ from handbill.infra.postgres import (
     PostgresAway,
     PostgresBusy,
     PostgresError,
+    TransactionAborted,
     UniqueViolation,
     derive,
 )
@@ -73,6 +75,24 @@ async def test_a_good_end_commits_and_a_bad_end_undoes(database: Database, tenan
             raise RuntimeError("changed my mind")
     async with database.tenant(tenant) as tx:
         assert await tx.fetchval(COUNT, tenant) == 1
+
+
+async def test_a_commit_that_postgresql_answers_with_rollback_is_an_error(database: Database, tenant: int) -> None:
+    twice, ran = uuid.uuid4(), []
+
+    async def work() -> None:
+        ran.append(1)
+
+    with pytest.raises(TransactionAborted) as aborted:
+        async with database.tenant(tenant) as tx:
+            tx.after_commit(work)
+            await tx.execute(AUDIT, tenant, twice)
+            with contextlib.suppress(UniqueViolation):  # without a savepoint
+                await tx.execute(AUDIT, tenant, twice)
+    assert aborted.value.code == "TRANSACTION_ABORTED"
+    assert not ran, "nothing was committed"
+    async with database.tenant(tenant) as tx:
+        assert await tx.fetchval(COUNT, tenant) == 0
 
 
 async def test_a_savepoint_fails_alone(database: Database, tenant: int) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from handbill.infra.postgres import Database, derive
 from handbill.tenants import keys
 from handbill.tenants.directory import Directory, _Found
 from handbill.tenants.jwks import KeySets
 from handbill.tenants.model import WRITE_KEY_SCOPES, Principal
 from handbill.tenants.seals import Sealer
 from tests.kit.clocks import FakeClock
+from tests.kit.hot import UNHURRIED
 
 
 class Slow(Directory):
@@ -18,7 +20,8 @@ class Slow(Directory):
 
     def __init__(self, clock: FakeClock) -> None:
         nobody: Any = None
-        super().__init__(nobody, Sealer(b"k" * 32), KeySets(nobody, clock), clock)
+        database = Database(derive("postgresql://nobody@127.0.0.1:1/none"), hot=UNHURRIED)
+        super().__init__(database, Sealer(b"k" * 32), KeySets(nobody, clock), clock)
         self.asked: list[asyncio.Future[_Found]] = []
 
     async def _load_key(self, digest: bytes) -> _Found:
@@ -69,7 +72,7 @@ async def test_forgetting_is_by_tenant_and_takes_the_unknown_along() -> None:
         await asked(directory, number + 1)
         directory.answer(number, None)
         assert await question is None
-    clock.advance(seconds=5)
+    clock.advance(seconds=60)
     question = asyncio.create_task(directory.write_key(two))
     await asked(directory, 6)
     directory.answer(5, 2)

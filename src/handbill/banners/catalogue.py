@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Literal
 from uuid import UUID
 
@@ -148,6 +149,9 @@ class Catalogue:
         banner = self.tenant(found.tenant_id).by_id.get(found.id)
         if banner is not None:
             return banner
+        return await self._database.hot.run(lambda: self._read_banner(found))
+
+    async def _read_banner(self, found: Found) -> Banner | None:
         async with self._database.tenant(found.tenant_id) as tx:
             return await store.read_any_banner(tx, found.tenant_id, found.id)
 
@@ -178,7 +182,7 @@ class Catalogue:
         if found is not None:
             async with self._comparing.setdefault(found.tenant_id, asyncio.Lock()):
                 if self.shown(public_id) is None and public_id not in self._compared:
-                    await self._load_if_changed(found.tenant_id)
+                    await self._database.hot.run(partial(self._load_if_changed, found.tenant_id))
         shown = self.shown(public_id)
         if shown is None:
             self._compared[public_id] = True
@@ -242,8 +246,7 @@ class Catalogue:
             return await asyncio.shield(asking)
         asking = self._asking[key] = asyncio.get_running_loop().create_future()
         try:
-            async with self._database.lookup() as tx:
-                found = await store.find_public(tx, *key)
+            found = await self._database.hot.run(lambda: self._find_public(key))
         except BaseException as error:
             if not asking.done():
                 asking.set_exception(error if isinstance(error, Exception) else Busy("The look-up was cut short."))
@@ -258,6 +261,10 @@ class Catalogue:
             self._gone[key] = answer
         asking.set_result(answer)
         return answer
+
+    async def _find_public(self, key: tuple[Kind, UUID]) -> tuple[int, int] | None:
+        async with self._database.lookup() as tx:
+            return await store.find_public(tx, *key)
 
     async def _listen(self) -> None:
         async with self._redis.subscribe(CHANNEL) as messages:

@@ -163,10 +163,13 @@ class CapsService:
         if why == "away" and self._asking.locked():
             raise Busy("Redis is away and PostgreSQL has enough to answer; nobody knows these caps.", code="CAPS_BUSY")
         metrics.CAPS_HISTORY.labels(why).inc()
-        async with self._asking:
-            told = await self._history.of(subject, value)
+        told = await self._database.hot.run(lambda: self._ask_history(subject, value), has_fallback=True)
         sweep = sweep_ms(self.book, subject.tenant_id)
         return Shelf(ledger.apply(value, told, self._clock.now_ms(), sweep).value), told
+
+    async def _ask_history(self, subject: Subject, value: bytes) -> list[Change]:
+        async with self._asking:
+            return await self._history.of(subject, value)
 
     # --- strict
     async def lease(

@@ -61,6 +61,7 @@ CODES: dict[str, str] = {
     "CLICKHOUSE_AWAY": "ClickHouse does not answer; nothing was done.",
     "TELEMETRY_MISSING": "An OTLP endpoint is set, but OpenTelemetry is not installed.",
     "POSTGRES_BUSY": "PostgreSQL could not do it now (a lock, a time limit, no free connection); it was undone.",
+    "TRANSACTION_ABORTED": "A transaction was undone because a statement in it had failed; nothing was stored.",
     "POSTGRES_LOGIN": "PostgreSQL refused the login: the URL, its user or its password is wrong.",
     "STATEMENT_BROKEN": "A statement of this release does not fit the schema; migrate, or run the matching release.",
     "MIGRATION_CHANGED": "An applied migration file has another text than when it was applied; nothing was changed.",

@@ -70,6 +70,20 @@ class Postgres(msgspec.Struct, frozen=True):
     lock_timeout_ms: Annotated[int, Meta(ge=10, description="The longest that one statement may wait for a lock.")] = (
         5_000
     )
+    fallback_timeout_ms: Annotated[
+        int,
+        Meta(
+            ge=10,
+            description="How long hot routes wait for a PostgreSQL that does not answer before they use their memory.",
+        ),
+    ] = 250
+    lookup_timeout_ms: Annotated[
+        int,
+        Meta(
+            ge=10,
+            description="The same where only PostgreSQL knows (a key never seen before): then the answer is 503.",
+        ),
+    ] = 2_000
 
 
 class Redis(msgspec.Struct, frozen=True):
@@ -153,7 +167,13 @@ class Worker(msgspec.Struct, frozen=True):
 
 class Tenants(msgspec.Struct, frozen=True):
     key_cache_seconds: Annotated[
-        float, Meta(ge=0, le=300, description="How long a process may trust a key that it has looked up.")
+        float,
+        Meta(
+            ge=0,
+            le=300,
+            description="How long a process may trust a key that it has looked up. For five times as long, the next "
+            "request with a write key is still answered at once, and the key is looked up again beside it.",
+        ),
     ] = 5.0
     seal_key: Annotated[
         str | None,

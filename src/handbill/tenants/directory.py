@@ -1,16 +1,19 @@
 """The directory: who stands behind a key, a session or a user's token, answered from memory on the hot path.
 
-An answer is trusted for a few seconds and forgotten at once when its tenant tells of a change. While PostgreSQL is away
-the last good answer is used for ten minutes more (failing open, metered): a key cannot be revoked while its table is
-away, and tracking must go on.
+An answer is trusted for a few seconds (`fresh_s`) and forgotten at once when Redis carries a change of its tenant. For
+`REFRESHED` times as long an older answer about a write key or a tenant is still given at once, while a new one is
+fetched in the background: no hot route waits for PostgreSQL. An answer that is older still, and every older answer
+about a secret key or a session, waits for PostgreSQL, and is used only when PostgreSQL does not answer in time, for ten
+minutes at most and never past the key's own end (failing open, metered): a key cannot be revoked while its table is
+away, and tracking must go on. What was never seen before is refused with 503 while PostgreSQL does not answer.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -27,9 +30,8 @@ from handbill.tenants.seals import Sealer
 
 FRESH_S = 5.0
 UNKNOWN_S = 1.0
+REFRESHED = 5.0
 STALE_S = 600.0
-ASK_AGAIN_S = 2.0
-"""While PostgreSQL is away, one request in so many seconds finds out whether it is back."""
 
 log = logs.get("tenants")
 T = TypeVar("T")
@@ -64,11 +66,22 @@ class _Found(msgspec.Struct, frozen=True):
     stale_until: float
 
 
+_Load = Callable[[bytes], Coroutine[Any, Any, _Found]]
+
+
+class _KeptProfile(msgspec.Struct, frozen=True):
+    """A remembered profile."""
+
+    profile: Profile
+    fresh_until: float
+
+
 class Directory:
     def __init__(
         self, database: Database, sealer: Sealer, keysets: KeySets, clock: Clock, *, fresh_s: float = FRESH_S
     ) -> None:
         self._database = database
+        self._hot = database.hot
         self._sealer = sealer
         self._keysets = keysets
         self._clock = clock
@@ -76,11 +89,10 @@ class Directory:
         self._found: LruCache[bytes, _Found] = LruCache(CREDENTIALS, _entry_bytes)
         self._unknown: LruCache[bytes, _Found] = LruCache(UNKNOWN_CREDENTIALS, _entry_bytes)
         """Apart from the others, so that keys that somebody makes up push no real one out."""
-        self._profiles: dict[int, tuple[Profile, float]] = {}
-        self._flights: dict[bytes, asyncio.Future[_Found]] = {}
+        self._profiles: dict[int, _KeptProfile] = {}
+        self._flights: dict[bytes | int, asyncio.Future[Any]] = {}
+        """Look-ups under way, by the digest of a key or the id of a tenant."""
         self._generation = 0
-        self._away = False  # PostgreSQL did not answer the last question
-        self._ask_again = 0.0
         self._tokens = jwt.Memory(clock)
 
     # --- the questions
@@ -96,27 +108,25 @@ class Directory:
         return await self._ask(keys.SESSION, token, self._load_session)
 
     async def profile(self, tenant_id: int) -> Profile:
-        """The tenant and its settings, a few seconds old at most."""
+        """The tenant and its settings, a few seconds old at most while PostgreSQL answers."""
         now = self._clock.monotonic()
-        known = self._profiles.get(tenant_id)
-        if known is not None and now < known[1]:
-            return known[0]
-        stale = known is not None and now < known[1] + STALE_S
-        if known is not None and stale and self._away and now < self._ask_again:
+        kept = self._profiles.get(tenant_id)
+        if kept is not None and now < kept.fresh_until:
+            return kept.profile
+        is_usable = kept is not None and now < kept.fresh_until + STALE_S
+        if kept is not None and is_usable and self._hot.is_silent(has_fallback=True):
             metrics.TENANTS_LOOKUPS.labels("profile", "stale").inc()
-            return known[0]
-        generation = self._generation
+            return kept.profile
+        flight = self._fly(tenant_id, lambda: self._keep_profile(tenant_id))
+        if kept is not None and is_usable and self._is_given_at_once(kept.fresh_until, now):
+            return kept.profile
         try:
-            loaded = await self._heard(self._load_profile(tenant_id))
+            return await self._wait(flight, has_fallback=is_usable)
         except Busy:
-            self._ask_again = now + ASK_AGAIN_S
-            if known is None or not stale:
+            if kept is None or not is_usable:
                 raise
             metrics.TENANTS_LOOKUPS.labels("profile", "stale").inc()
-            return known[0]
-        if generation == self._generation:
-            self._profiles[tenant_id] = (loaded, now + self._fresh_s)
-        return loaded
+            return kept.profile
 
     async def user_token(self, tenant_id: int, token: str) -> Principal:
         """The tenant's own user behind a JWT. Raises Unauthorized (BAD_TOKEN) when it does not hold."""
@@ -163,7 +173,7 @@ class Directory:
 
     # --- the answers
 
-    async def _ask(self, prefix: str, key: str, load: Callable[[bytes], Awaitable[_Found]]) -> Principal | None:
+    async def _ask(self, prefix: str, key: str, load: _Load) -> Principal | None:
         if not key.startswith(prefix) or not keys.well_formed(key):
             return None
         digest = keys.digest(key)
@@ -175,59 +185,74 @@ class Directory:
         _refuse_suspended(found.suspended)
         return found.principal
 
-    async def _fresh(
-        self, digest: bytes, prefix: str, old: _Found | None, load: Callable[[bytes], Awaitable[_Found]]
-    ) -> _Found:
-        """PostgreSQL's word, or the last good one while it is away. Once it is known to be away nobody waits for it."""
-        flight = self._fly(digest, prefix, load)
-        good = old is not None and old.principal is not None and self._clock.monotonic() < old.stale_until
-        if good and self._away:
-            assert old is not None
+    async def _fresh(self, digest: bytes, prefix: str, old: _Found | None, load: _Load) -> _Found:
+        """PostgreSQL's answer, or the last good one: at once for a write key that was asked for a little while ago."""
+        now = self._clock.monotonic()
+        is_usable = old is not None and old.principal is not None and now < old.stale_until
+        if old is not None and is_usable and self._hot.is_silent(has_fallback=True):
             metrics.TENANTS_LOOKUPS.labels(prefix[:3], "stale").inc()
             return old
+        flight = self._fly(digest, lambda: self._load(digest, prefix, load))
+        if old is not None and is_usable and prefix == keys.WRITE and self._is_given_at_once(old.fresh_until, now):
+            _MEMORY[prefix[:3]].inc()
+            return old
         try:
-            return await asyncio.shield(flight)
+            return await self._wait(flight, has_fallback=is_usable)
         except Busy:
-            if not good or old is None:
+            if old is None or not is_usable:
                 raise
             metrics.TENANTS_LOOKUPS.labels(prefix[:3], "stale").inc()
             return old
 
-    def _fly(self, digest: bytes, prefix: str, load: Callable[[bytes], Awaitable[_Found]]) -> asyncio.Future[_Found]:
-        """One question at a time about one key: whoever asks meanwhile waits for the same answer."""
-        flight = self._flights.get(digest)
+    def _is_given_at_once(self, fresh_until: float, now: float) -> bool:
+        return now < fresh_until + REFRESHED * self._fresh_s
+
+    def _fly(self, key: bytes | int, work: Callable[[], Coroutine[Any, Any, T]]) -> asyncio.Future[T]:
+        """One look-up at a time of one key or tenant: whoever asks meanwhile waits for the same answer."""
+        flight = self._flights.get(key)
         if flight is None:
-            flight = asyncio.ensure_future(self._load(digest, prefix, load))
-            self._flights[digest] = flight
-            flight.add_done_callback(lambda done: self._landed(digest, done))
+            flight = asyncio.ensure_future(self._hot.run(work))
+            self._flights[key] = flight
+            flight.add_done_callback(lambda done: self._landed(key, done))
         return flight
 
-    async def _load(self, digest: bytes, prefix: str, load: Callable[[bytes], Awaitable[_Found]]) -> _Found:
+    async def _wait(self, flight: asyncio.Future[T], *, has_fallback: bool) -> T:
+        """The flight's answer. Its own timeout is for those who have no other answer."""
+        if has_fallback:
+            return await self._hot.wait(flight, has_fallback=True)
+        return await asyncio.shield(flight)
+
+    async def _load(self, digest: bytes, prefix: str, load: _Load) -> _Found:
         generation = self._generation
-        found = await self._heard(load(digest))
+        found = await load(digest)
         metrics.TENANTS_LOOKUPS.labels(prefix[:3], "postgres").inc()
         if generation == self._generation:  # a change that was told meanwhile makes the answer good for one use only
             self._remember(digest, found)
+            if prefix == keys.WRITE and found.principal is not None:
+                self._refresh_profile(found.tenant_id)
         return found
+
+    def _refresh_profile(self, tenant_id: int) -> None:
+        """Look the tenant up beside its key: its first event may come when PostgreSQL does not answer any more."""
+        kept = self._profiles.get(tenant_id)
+        if kept is None or self._clock.monotonic() >= kept.fresh_until:
+            self._fly(tenant_id, lambda: self._keep_profile(tenant_id))
+
+    async def _keep_profile(self, tenant_id: int) -> Profile:
+        generation = self._generation
+        profile = await self._load_profile(tenant_id)
+        if generation == self._generation:
+            self._profiles[tenant_id] = _KeptProfile(profile, self._clock.monotonic() + self._fresh_s)
+        return profile
 
     def _remember(self, digest: bytes, found: _Found) -> None:
         here, there = (self._found, self._unknown) if found.principal is not None else (self._unknown, self._found)
         here[digest] = found
         there.pop(digest, None)
 
-    async def _heard(self, question: Awaitable[T]) -> T:
-        """Ask PostgreSQL, and remember whether it answered."""
-        try:
-            answer = await question
-        except Busy:
-            self._away = True
-            raise
-        self._away = False
-        return answer
-
-    def _landed(self, digest: bytes, flight: asyncio.Future[_Found]) -> None:
-        if self._flights.get(digest) is flight:
-            del self._flights[digest]
+    def _landed(self, key: bytes | int, flight: asyncio.Future[Any]) -> None:
+        if self._flights.get(key) is flight:
+            del self._flights[key]
         if not flight.cancelled():
             flight.exception()  # seen, even if everyone who asked has gone
 
@@ -249,9 +274,7 @@ class Directory:
         else:
             actor = f"key {key.name} ({key.hint})"
             principal = Principal(tenant_id, "secret_key", frozenset(key.scopes), actor, key_id=key_id)
-        lives = self._fresh_s
-        if key.expires_at is not None:
-            lives = min(lives, (key.expires_at - now).total_seconds())
+        lives = STALE_S if key.expires_at is None else (key.expires_at - now).total_seconds()
         return self._somebody(principal, tenant, lives)
 
     async def _load_session(self, digest: bytes) -> _Found:
@@ -276,7 +299,7 @@ class Directory:
             user_id=user.user_id,
             session_id=session_id,
         )
-        return self._somebody(principal, tenant, min(self._fresh_s, (session.expires_at - now).total_seconds()))
+        return self._somebody(principal, tenant, (session.expires_at - now).total_seconds())
 
     async def _load_profile(self, tenant_id: int) -> Profile:
         async with self._database.tenant(tenant_id) as tx:
@@ -294,9 +317,12 @@ class Directory:
         return _Found(0, None, False, until, until)
 
     def _somebody(self, principal: Principal, tenant: Tenant, lives: float) -> _Found:
+        """An answer that is used for `lives` seconds at most."""
         now = self._clock.monotonic()
-        stale = now + (STALE_S if lives >= self._fresh_s else lives)
-        return _Found(tenant.tenant_id, principal, tenant.status == "suspended", now + lives, stale)
+        suspended = tenant.status == "suspended"
+        return _Found(
+            tenant.tenant_id, principal, suspended, now + min(self._fresh_s, lives), now + min(STALE_S, lives)
+        )
 
 
 def _entry_bytes(_: bytes, found: _Found) -> int:

@@ -23,7 +23,7 @@ from handbill.events.service import EventsService
 from handbill.infra.clickhouse import ClickHouse
 from handbill.infra.journal.lanes import Lanes
 from handbill.infra.journal.streams import StreamsJournal
-from handbill.infra.postgres import Database, prepare_all
+from handbill.infra.postgres import Database, HotTimeouts, prepare_all
 from handbill.infra.postgres.urls import PostgresUrls, derive
 from handbill.infra.redis import Keys, Redis
 from handbill.infra.redis.shared_clock import SharedClock
@@ -200,6 +200,7 @@ def _database(settings: Settings) -> Database:
         direct_size=settings.postgres.direct_size,
         statement_timeout_ms=settings.postgres.statement_timeout_ms,
         lock_timeout_ms=settings.postgres.lock_timeout_ms,
+        hot=HotTimeouts(settings.postgres.fallback_timeout_ms / 1000, settings.postgres.lookup_timeout_ms / 1000),
     )
 
 

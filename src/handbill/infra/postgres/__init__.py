@@ -10,8 +10,10 @@ from handbill.infra.postgres.errors import (
     PostgresAway,
     PostgresBusy,
     PostgresError,
+    TransactionAborted,
     UniqueViolation,
 )
+from handbill.infra.postgres.hot import HotLookups, HotTimeouts
 from handbill.infra.postgres.prepare import prepare_all
 from handbill.infra.postgres.tx import Session, Tx
 from handbill.infra.postgres.urls import PostgresUrls, derive
@@ -20,12 +22,15 @@ __all__ = [
     "CheckViolation",
     "Database",
     "ForeignKeyViolation",
+    "HotLookups",
+    "HotTimeouts",
     "PermissionDenied",
     "PostgresAway",
     "PostgresBusy",
     "PostgresError",
     "PostgresUrls",
     "Session",
+    "TransactionAborted",
     "Tx",
     "UniqueViolation",
     "derive",

@@ -14,7 +14,8 @@ from functools import partial
 
 import asyncpg
 
-from handbill.infra.postgres.errors import DRIVER_ERRORS, PostgresAway, is_away, translated
+from handbill.infra.postgres.errors import DRIVER_ERRORS, PostgresAway, TransactionAborted, is_away, translated
+from handbill.infra.postgres.hot import HotLookups, HotTimeouts
 from handbill.infra.postgres.pool import Pool
 from handbill.infra.postgres.tx import Session, Tx
 from handbill.infra.postgres.urls import PostgresUrls
@@ -40,6 +41,7 @@ class Database:
         statement_timeout_ms: int = 30_000,
         lock_timeout_ms: int = 5_000,
         acquire_timeout_ms: int = 5_000,
+        hot: HotTimeouts | None = None,
         policy: retry.Retry = retry.POSTGRES,
     ) -> None:
         self._urls = urls
@@ -52,10 +54,13 @@ class Database:
         self._acquire_timeout = acquire_timeout_ms / 1000
         self._policy = policy
         self._pools: dict[str, Pool] = {}
+        self.hot = HotLookups(self.health, hot or HotTimeouts())
+        """For whoever asks on behalf of a hot route."""
 
     async def start(self) -> None:
         if self._pools:
             return
+        self.hot.start()
         for name, url in (("app", self._urls.app), ("worker", self._urls.worker), ("direct", self._urls.direct)):
             named = self._urls.prepared or name == "direct"
             connect = partial(
@@ -71,6 +76,7 @@ class Database:
     async def stop(self) -> None:
         """Wait a little for transactions under way, then close; safe to call twice."""
         pools, self._pools = self._pools, {}
+        await self.hot.stop()
         for name, pool in pools.items():
             if not await pool.close(patience=10):
                 _log.warning("postgres-stop-forced", pool=name)
@@ -144,6 +150,8 @@ class Database:
                 await connection.execute(text, timeout=self._acquire_timeout)
                 crashpoints.reached("after:pg:begin")
                 begun = True
+                if pool.name == "app":
+                    self.hot.record_answer()
             except DRIVER_ERRORS as error:
                 if is_away(error):
                     pool.forget_idle()
@@ -163,11 +171,14 @@ class Database:
 
 
 async def _commit(connection: asyncpg.Connection) -> None:
+    """Commit, or raise. PostgreSQL answers the COMMIT of an aborted transaction with ROLLBACK and no error."""
     crashpoints.reached("before:pg:commit")
     try:
-        await connection.execute("commit")
+        status = await connection.execute("commit")
     except DRIVER_ERRORS as error:
         raise translated(error, "commit", committing=True) from error
+    if status != "COMMIT":
+        raise TransactionAborted
     crashpoints.reached("after:pg:commit")
 
 

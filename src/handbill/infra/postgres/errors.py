@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import asyncpg
 
-from handbill.kit.errors import Broken, Busy
+from handbill.kit.errors import Broken, Busy, HandbillError
 from handbill.kit.telemetry import metrics
 
 
@@ -29,6 +29,22 @@ class PostgresBusy(Busy):
     """The engine answers, but not now: locks, deadlock, time limit, no free connection. The transaction is undone."""
 
     code = "POSTGRES_BUSY"
+
+
+class TransactionAborted(HandbillError):
+    """An error inside the transaction was caught and the transaction went on: PostgreSQL undid all of it at COMMIT.
+
+    It is a bug of the caller, which needs a savepoint around what may fail. Nothing was stored, and nothing that waited
+    for the commit was run.
+    """
+
+    code = "TRANSACTION_ABORTED"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "A statement of the transaction had failed before its end, so PostgreSQL undid all of it; nothing was "
+            "stored. Report it with the request id: a statement that may fail needs a savepoint."
+        )
 
 
 class PostgresError(Exception):

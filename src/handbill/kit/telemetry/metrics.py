@@ -42,6 +42,11 @@ PG_SECONDS = Histogram("handbill_pg_seconds", "Time of one PostgreSQL statement"
 PG_ERRORS = Counter("handbill_pg_errors", "PostgreSQL statements that failed, by SQLSTATE", ("sqlstate",))
 PG_IN_USE = Gauge("handbill_pg_in_use", "Connections out of the pool at this moment", ("pool",))
 PG_WAIT_SECONDS = Histogram("handbill_pg_wait_seconds", "Time spent waiting for a free connection", ("pool",))
+PG_HOT_LOOKUPS = Counter(
+    "handbill_postgres_hot_lookups",
+    "Look-ups of hot routes, by outcome: answered, timed_out (waited and fell back), refused (did not wait)",
+    ("outcome",),
+)
 
 # --- redis
 REDIS_BATCH = Histogram("handbill_redis_batch", "Commands that shared one write", (), SIZES)
