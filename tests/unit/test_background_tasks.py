@@ -208,7 +208,7 @@ async def test_a_watched_coroutine_has_a_health_for_as_long_as_it_runs() -> None
 
     clock = FakeClock()
     health = TaskHealth("lane", clock=clock)
-    task = spawn_watched(work(), health)
+    task = spawn_watched(work, health)
     assert health in task_health.running()
     clock.advance(seconds=100)
     assert "lane" in task_health.unhealthy()

@@ -130,12 +130,12 @@ class Consumer:
         shipper = None
         if self._shipping is not None:
             shipper = LaneShipper(owned, self._shipping, TaskHealth(f"export-{owned.lane}"))
-            self._ships[owned.lane] = (shipper, spawn_watched(shipper.run(), shipper.health))
+            self._ships[owned.lane] = (shipper, spawn_watched(shipper.run, shipper.health))
         run = LaneRun(
             state, self._database, self._store, self._journal, self._commit, self._sinks, self._policy,
             TaskHealth(f"lane-{owned.lane}"), overflow=self._lanes.is_overflow(owned.lane), shipper=shipper,
         )  # fmt: skip
-        task = spawn_watched(run.run(), run.health)
+        task = spawn_watched(run.run, run.health)
         self._runs[owned.lane] = (run, task)
         _log.info("lane-taken", lane=owned.lane, epoch=owned.epoch, cursor=state.cursor)
         return True

@@ -141,12 +141,12 @@ def started() -> list[BackgroundTask]:
     return list(_started)
 
 
-def spawn_watched(coroutine: Coroutine[Any, Any, None], health: TaskHealth) -> asyncio.Task[None]:
+def spawn_watched(work: Callable[[], Coroutine[Any, Any, None]], health: TaskHealth) -> asyncio.Task[None]:
     """Run once, with a health of its own for as long as it runs; the caller looks after its end."""
 
     async def watched() -> None:
         task_health.enter(health)
-        await coroutine
+        await work()
 
     task = asyncio.create_task(watched(), name=health.name)
     task_health.register(health)
