@@ -14,7 +14,20 @@ CODES = "src/handbill/kit/codes.py"
 METRICS = "src/handbill/kit/telemetry/metrics.py"
 _CODE = re.compile(r"^[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*$")
 _MAKERS = {"Counter", "Gauge", "Histogram", "Summary", "Info", "Enum"}
-MOUNTED_NAMES = {"kit", "infra", "client", "settings", "wiring", "cli", "api", "worker", "ops", "console", "reports"}
+MOUNTED_NAMES = {
+    "kit",
+    "infra",
+    "client",
+    "settings",
+    "wiring",
+    "cli",
+    "api",
+    "worker",
+    "ops",
+    "console",
+    "reports",
+    "alerts",
+}
 """Rooms that are no slices: they have no service and no face of their own."""
 
 
@@ -100,7 +113,7 @@ def _metrics_without_doc(tree: Tree) -> Iterator[Finding]:
 
 def undocumented_settings(tree: Tree) -> Iterator[Finding]:
     """Every field of a settings struct carries its one-line description."""
-    for path in (tree.root / "src/handbill/settings" / name for name in ("model.py", "rooms.py")):
+    for path in (tree.root / "src/handbill/settings" / name for name in ("model.py", "rooms.py", "alerts.py")):
         for node in ast.walk(tree.module(path)) if path.exists() else ():
             if not isinstance(node, ast.ClassDef):
                 continue

@@ -2,6 +2,7 @@
 
 docs/settings.md comes from the settings' own structs. docs/reference.md lists what a caller or an operator can meet:
 routes, error codes, drop reasons, jobs and metrics, each from the one typed list that the code itself uses.
+deploy/alerts/handbill.yml has the alert conditions as Prometheus rules.
 """
 
 from __future__ import annotations
@@ -20,9 +21,14 @@ from tests.architecture.tree import ROOT
 
 def all_pages() -> dict[str, str]:
     """Every generated page: its path from the root, and its text."""
+    from handbill.alerts.promql import rules_page
     from handbill.settings.pages import markdown
 
-    return {"docs/settings.md": markdown(), "docs/reference.md": reference()}
+    return {
+        "docs/settings.md": markdown(),
+        "docs/reference.md": reference(),
+        "deploy/alerts/handbill.yml": rules_page(),
+    }
 
 
 def reference() -> str:

@@ -131,7 +131,7 @@ def test_each_rule_has_a_plant() -> None:
 def test_a_stale_page_is_caught(tmp_path: Path) -> None:
     for name, text in pages.all_pages().items():
         path = tmp_path / name
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     assert list(document_rules.stale_pages(Tree(tmp_path))) == []
     (tmp_path / "docs/settings.md").write_text("# Settings as they were last year\n")

@@ -16,6 +16,7 @@ from handbill.api.fastlane import FastLane
 from handbill.api.frontdoor import FrontDoor
 from handbill.kit.errors import Busy, HandbillError, Invalid
 from handbill.kit.fast import FastReply, FastRequest, FastRoute
+from handbill.kit.telemetry import metrics
 
 ORIGIN = (b"origin", b"https://shop.example")
 
@@ -106,6 +107,18 @@ async def test_a_hot_route_is_answered_and_the_rest_goes_behind() -> None:
     assert (await ask("POST", "/hot/")).body == b"behind"
     ping = await ask("GET", "/ping")
     assert (ping.status, ping.body) == (200, b"")
+
+
+async def test_a_hot_route_is_timed_also_when_it_fails() -> None:
+    labels = {"route": "/hot", "method": "POST"}
+
+    def observed() -> float:
+        return metrics.REGISTRY.get_sample_value("handbill_api_seconds_count", labels) or 0.0
+
+    before = observed()
+    await ask("POST", "/hot", b"x")
+    await ask("POST", "/hot", b"bug")
+    assert observed() == before + 2
 
 
 async def test_errors_are_problems_and_bugs_tell_nothing() -> None:

@@ -25,6 +25,7 @@ from handbill.caps.opened import Caps
 from handbill.caps.packed import EMPTY
 from handbill.events.entries import Entries, NoEvent
 from handbill.infra.geo import Countries
+from handbill.infra.postgres import Database, derive
 from handbill.kit import agents, bounds
 from handbill.kit.bounds import CacheLimit
 from handbill.kit.caches import GenerationCache
@@ -36,6 +37,7 @@ from handbill.tenants.model import WRITE_KEY_SCOPES, Principal
 from handbill.tenants.seals import Sealer
 from tests.kit.clocks import FakeClock
 from tests.kit.growth import doubling
+from tests.kit.hot import UNHURRIED
 
 SOURCE = Path(handbill.__file__).parent
 LONG = 60_000
@@ -310,7 +312,8 @@ class Empty(Directory):
     """No key is known."""
 
     def __init__(self, clock: FakeClock) -> None:
-        super().__init__(NOTHING, Sealer(b"k" * 32), KeySets(NOTHING, clock), clock)
+        database = Database(derive("postgresql://nobody@127.0.0.1:1/none"), hot=UNHURRIED)
+        super().__init__(database, Sealer(b"k" * 32), KeySets(NOTHING, clock), clock)
 
     async def _load_key(self, digest: bytes) -> _Found:
         return self._nobody()

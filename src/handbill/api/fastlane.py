@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Awaitable, Callable, Container, Iterable, MutableMapping
 from typing import Any
 
 import msgspec
-from prometheus_client import Counter
+from prometheus_client import Counter, Histogram
 
 from handbill.api.clients import Clients, request_id
 from handbill.api.cors import Cors
@@ -72,6 +73,7 @@ class FastLane:
         self._cors = cors
         self._body_limit = body_limit
         self._counters: dict[tuple[str, str, int], Counter] = {}
+        self._timers: dict[tuple[str, str], Histogram] = {}
         self._held = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -104,8 +106,12 @@ class FastLane:
                 if limit > LARGE_BYTES:
                     held = await self._hold(receive, headers, limit)
                 body = await _body(receive, headers, limit)
-            with tracing.span(route.span):
-                reply = await route.handler(self._request(route, scope, headers, body, number))
+            began = time.perf_counter()
+            try:
+                with tracing.span(route.span):
+                    reply = await route.handler(self._request(route, scope, headers, body, number))
+            finally:
+                self._timer(route).observe(time.perf_counter() - began)
         except ClientGone:
             return
         except Exception as error:  # noqa: BLE001 - any error is an answer here; _failed logs what nobody foresaw
@@ -135,6 +141,13 @@ class FastLane:
             )
         self._held += wanted
         return wanted
+
+    def _timer(self, route: FastRoute) -> Histogram:
+        """The histogram of this route, looked up once. A body is not timed: how fast it comes is the client's doing."""
+        timer = self._timers.get((route.path, route.method))
+        if timer is None:
+            timer = self._timers[(route.path, route.method)] = metrics.API_SECONDS.labels(route.path, route.method)
+        return timer
 
     def _counted(self, route: FastRoute, status: int) -> Counter:
         """The counter of this route and status, looked up once: labels cost more than counting."""

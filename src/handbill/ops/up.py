@@ -10,6 +10,7 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from handbill.alerts.watcher import Watcher, run_watcher
 from handbill.infra.embedded.home import Home
 from handbill.infra.redis import refuse_cluster
 from handbill.kit.errors import Broken
@@ -20,7 +21,7 @@ from handbill.ops.ready import Ready
 from handbill.ops.teller import Teller
 from handbill.ops.unit import Running, Unit
 from handbill.settings import Settings, for_child, replace
-from handbill.wiring import addresses, schema, secrets
+from handbill.wiring import addresses, alerts, schema, secrets
 
 
 async def up(settings: Settings, teller: Teller, tell_ready: Callable[[Ready], None]) -> None:
@@ -35,7 +36,7 @@ async def up(settings: Settings, teller: Teller, tell_ready: Callable[[Ready], N
             ready = await _unless(asked, supervisor.start())
             if ready is not None:
                 tell_ready(ready)
-                await asked.wait()
+                await supervisor.watch(asked)
         finally:
             await supervisor.stop()
 
@@ -61,10 +62,12 @@ class Supervisor:
         self._home = home
         self._teller = teller
         self._units: list[Unit] = []
+        self._watcher: Watcher | None = None
         self._began = time.monotonic()
 
     async def start(self) -> Ready:
         check_ports(self._settings)
+        self._watcher = alerts.build_watcher(self._settings, alerts.local_targets(self._settings), "alerts.json")
         secrets.seal_key(self._settings)
         embedded = "postgres" in addresses.missing(self._settings)
         await self._engines()
@@ -73,6 +76,10 @@ class Supervisor:
         seconds = round(time.monotonic() - self._began, 1)
         self._teller.say("up-ready", f"ready in {seconds} s", seconds=seconds, pid=os.getpid())
         return Ready(self._settings, self._home, made, seconds)
+
+    async def watch(self, stop: asyncio.Event) -> None:
+        """Wait for `stop`; meanwhile incidents are reported, if the settings say to whom."""
+        await (stop.wait() if self._watcher is None else run_watcher(self._watcher, stop))
 
     async def stop(self) -> None:
         """Children first, engines after; one that cannot stop does not keep the next from stopping."""

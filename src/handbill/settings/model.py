@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from handbill.settings.alerts import Alerts
 from handbill.settings.rooms import Adstats, Banners, Contacts, Events, Insights, Messaging
 from handbill.settings.types import LOOPBACK, SECRET, SECRET_URL, HttpUrl, Port, PostgresUrl, RedisUrl
 
@@ -253,3 +254,4 @@ class Settings(msgspec.Struct, frozen=True):
     adstats: Adstats = Adstats()
     contacts: Contacts = Contacts()
     messaging: Messaging = Messaging()
+    alerts: Alerts = Alerts()

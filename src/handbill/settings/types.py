@@ -13,6 +13,7 @@ SECRET = {"mask": "whole"}
 PostgresUrl = Annotated[str, Meta(pattern="^postgres(ql)?://", extra={"begins": "postgresql://"})]
 RedisUrl = Annotated[str, Meta(pattern="^(rediss?|unix)://", extra={"begins": "redis://, rediss:// or unix://"})]
 HttpUrl = Annotated[str, Meta(pattern="^https?://", extra={"begins": "http:// or https://"})]
+HttpsUrl = Annotated[str, Meta(pattern="^https://", extra={"begins": "https://"})]
 
 LOOPBACK = "127.0.0.1"
 Port = Annotated[int, Meta(ge=1, le=65535)]

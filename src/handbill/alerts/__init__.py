@@ -1,0 +1,1 @@
+"""What must be known within a minute: the conditions, their Prometheus rules, and messages without Prometheus."""
