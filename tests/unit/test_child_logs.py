@@ -24,7 +24,7 @@ WRITER = f"import sys\nfor number in range({LINES}): sys.stderr.write(f'line {{n
 
 async def run_writer(log: Path) -> tuple[int, Child]:
     """A child that fills its stderr many times over; its exit code."""
-    child = Child("api", subprocess.Popen([sys.executable, "-c", WRITER], stderr=subprocess.PIPE), grace=1.0)  # noqa: ASYNC220
+    child = Child("api", subprocess.Popen([sys.executable, "-c", WRITER], stderr=subprocess.PIPE), grace=1.0)
     child._reader = asyncio.create_task(child._read(log, Teller(as_json=False)))
     try:
         await soon(child._reader, what="all that the child writes is read")

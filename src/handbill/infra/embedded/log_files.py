@@ -63,7 +63,7 @@ class LogFile:
 def truncate_large(path: Path, limit: int = LOG_LIMIT) -> bool:
     """If an engine's log is above the limit, move its end to `.log.1` and empty it; True when that was done.
 
-    OSError when the file cannot be truncated. On a full disk the copy is given up and the file is truncated all the same.
+    OSError when the file cannot be truncated. On a full disk there is no copy, and the file is truncated all the same.
     """
     try:
         if path.stat().st_size <= limit:
