@@ -61,6 +61,5 @@ async def test_a_child_that_stands_still_is_killed_and_started_again(short_tmp: 
             assert pid_of_child(up.pid, kind) not in (None, pid)
             await eventually(lambda url=url: is_healthy(url))  # type: ignore[misc]
             assert file.exists()
-        up.terminate()
-        assert await up.exit() == 0
+        assert await up.stop() == 0
     assert not list((home / "run").glob("*.heartbeat")), "an orderly stop removes them"
