@@ -14,6 +14,7 @@ from handbill.infra.embedded import log_files, process
 from handbill.infra.embedded.log_files import LogFile, older_file, truncate_large
 from handbill.infra.embedded.process import Launch
 from handbill.ops.child import Child
+from handbill.ops.engine_logs import EngineLogs
 from handbill.ops.teller import Teller
 from tests.kit.waiting import eventually, soon
 
@@ -125,3 +126,20 @@ def test_a_log_that_cannot_be_copied_is_truncated_all_the_same(tmp_path: Path, m
     monkeypatch.setattr(log_files, "_copy_end", full)
     assert truncate_large(log, 100)
     assert sizes(log) == {"redis.log": 0}
+
+
+async def test_one_engines_log_that_cannot_be_truncated_does_not_keep_the_next_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+
+    def truncate(log: Path) -> bool:
+        if log.stem == "postgres":
+            raise PermissionError(13, "Permission denied")
+        done.append(log.stem)
+        return True
+
+    monkeypatch.setattr(log_files, "truncate_large", truncate)
+    logs = [tmp_path / f"{name}.log" for name in ("redis", "postgres", "clickhouse")]
+    await EngineLogs(logs, Teller(as_json=False)).truncate()
+    assert done == ["redis", "clickhouse"]

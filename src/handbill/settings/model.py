@@ -142,8 +142,8 @@ class Api(msgspec.Struct, frozen=True):
     heartbeat_file: Annotated[
         str | None,
         Meta(
-            description="The file touched every 5 s while the API process is alive; unset means `run/api.heartbeat` under "
-            "the home. Under `up`, further processes use the same name with `-2`, `-3` and so on."
+            description="The file touched every 5 s while the API process is alive; unset means `run/api.heartbeat` "
+            "under the home. Under `up`, further processes use the same name with `-2`, `-3` and so on."
         ),
     ] = None
 
