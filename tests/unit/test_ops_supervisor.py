@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import io
 import os
 import socket
@@ -39,6 +40,9 @@ class FakeProcess:
         self.stopped = True
         self.over.set()
 
+    def kill(self) -> None:
+        self.over.set()
+
 
 def quiet() -> tuple[Teller, io.StringIO]:
     teller, text = Teller(as_json=False, monotonic=lambda: 0.0), io.StringIO()
@@ -70,6 +74,70 @@ async def test_a_dead_process_is_started_again_until_stopped(monkeypatch: pytest
     said = text.getvalue()
     assert said.count("ended with code 1") == 1, "the same warning is told once a minute"
     assert said.count("the port is taken") == 1
+
+
+async def test_a_restart_that_fails_for_whatever_reason_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(units, "FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(units, "LONGEST_PAUSE", 0.002)
+    made: list[FakeProcess] = []
+    failures: list[Exception] = [
+        BlockingIOError(errno.EAGAIN, "no process"),
+        OSError(errno.EMFILE, "no file"),
+        MemoryError(),
+        RuntimeError("anything"),
+    ]
+
+    async def start() -> FakeProcess:
+        if made and failures:
+            raise failures.pop(0)
+        made.append(FakeProcess(len(made)))
+        return made[-1]
+
+    teller, text = quiet()
+    unit = Unit("api", start, teller)
+    await unit.start()
+    made[-1].over.set()
+    await eventually(lambda: unit.restarts == 1)
+    assert failures == []
+    assert "api: BlockingIOError" in text.getvalue()
+    await unit.stop()
+
+
+async def test_a_process_that_cannot_be_waited_for_is_still_supervised(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(units, "FIRST_PAUSE", 0.001)
+    made: list[FakeProcess] = []
+    failures = [OSError(errno.EMFILE, "no file")]
+
+    class Unwatched(FakeProcess):
+        async def wait(self) -> int:
+            if failures:
+                raise failures.pop()
+            return await super().wait()
+
+    async def start() -> FakeProcess:
+        made.append(Unwatched(len(made)))
+        return made[-1]
+
+    unit = Unit("api", start, quiet()[0])
+    await unit.start()
+    await eventually(lambda: not failures)
+    assert len(made) == 1, "it still runs, so no second one is started"
+    made[0].over.set()
+    await eventually(lambda: unit.restarts == 1)
+    await unit.stop()
+
+
+async def test_a_full_disk_behind_stderr_does_not_end_the_supervisor() -> None:
+    class Full(io.StringIO):
+        def write(self, text: str) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    teller = Teller(as_json=False)
+    teller._console = Console(file=Full())
+    teller.say("up-ready", "ready")
+    teller.warn("unit-died", "api ended")
+    teller.as_json = True
+    teller.line("a line of a child")
 
 
 async def test_a_first_start_that_fails_is_the_callers_to_know() -> None:

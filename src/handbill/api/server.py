@@ -11,7 +11,8 @@ import asyncio
 import contextlib
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from granian.constants import Interfaces
@@ -22,11 +23,16 @@ from handbill.api.fastlane import App
 from handbill.api.operators import OperatorListener
 from handbill.kit import agents, garbage
 from handbill.kit.errors import Broken
+from handbill.kit.heartbeat import Heartbeat
+from handbill.kit.task_health import TaskHealth
+from handbill.kit.tasks import BackgroundTask
 from handbill.kit.telemetry import logs
 from handbill.settings import Settings
+from handbill.wiring.heartbeat_files import api_heartbeat_file
 from handbill.wiring.house import House
 
 READY_WITHIN_S = 60.0
+TICK_S = 1.0
 BACKLOG = 1024
 
 log = logs.get("api")
@@ -45,7 +51,8 @@ async def serve(house: House, settings: Settings, *, ready: Callable[[], None] |
                 agents.warm()
                 if await _started(house, stopping):
                     garbage.settle()
-                    await _run(house, build(house, settings), settings, stopping, ready)
+                    async with _heartbeat(api_heartbeat_file(settings)):
+                        await _run(house, build(house, settings), settings, stopping, ready)
             finally:
                 await house.stop()
         finally:
@@ -65,6 +72,24 @@ async def _started(house: House, stopping: asyncio.Event) -> bool:
     starting.cancel()
     await asyncio.wait((starting,))
     return False
+
+
+@contextlib.asynccontextmanager
+async def _heartbeat(file: Path) -> AsyncIterator[None]:
+    """The file is touched while the block runs, unless the event loop or a required task hangs."""
+    tick = BackgroundTask("event-loop", _do_nothing, period_s=TICK_S, health=TaskHealth("event-loop", limit_s=30.0))
+    heartbeat = Heartbeat(file)
+    await tick.start()
+    try:
+        heartbeat.start()
+        yield
+    finally:
+        await asyncio.to_thread(heartbeat.stop)
+        await tick.stop()
+
+
+async def _do_nothing() -> None:
+    """That it is run at all shows that the event loop moves."""
 
 
 async def _run(

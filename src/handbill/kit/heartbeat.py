@@ -5,6 +5,7 @@ Whoever supervises the process (`handbill up`, a container's liveness probe) nee
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -36,7 +37,9 @@ class Heartbeat:
         self._reported: list[str] = []
 
     def start(self) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        """Begin; a file that cannot be written is logged, and the process goes on without."""
+        with contextlib.suppress(OSError):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
         self.touch()
         self._thread.start()
 
@@ -44,7 +47,8 @@ class Heartbeat:
         self._stop.set()
         if self._thread.ident is not None:
             self._thread.join(timeout=self._every + 1)
-            self.path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                self.path.unlink(missing_ok=True)
 
     def touch(self) -> bool:
         """Touch the file, or log (once) which tasks hang and leave it."""

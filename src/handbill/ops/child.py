@@ -15,10 +15,11 @@ from pathlib import Path
 import msgspec
 
 from handbill.infra.embedded import leash
+from handbill.infra.embedded.log_files import LogFile
+from handbill.infra.embedded.process import ended
 from handbill.kit.errors import Broken
 from handbill.ops.teller import Teller
 
-LOG_LIMIT = 16 * 1024 * 1024
 LAST_WORDS_SECONDS = 1.0
 
 
@@ -66,6 +67,10 @@ class Child:
             await asyncio.wait([self._reader], timeout=LAST_WORDS_SECONDS)
         return self._process.wait()
 
+    def kill(self) -> None:
+        """End it at once; one that has ended already is left alone."""
+        self._process.kill()
+
     async def stop(self) -> None:
         if self._process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
@@ -99,43 +104,30 @@ class Child:
         return self._tail[-1].strip() if self._tail else "it said nothing"
 
     async def _read(self, log: Path, teller: Teller) -> None:
-        """Pass the log on, line by line, into the home's file; look for the line that says ready."""
+        """Pass the log on, line by line, into its file; look for the line that says ready.
+
+        Nothing but the end of the pipe ends this: a child whose log is not read stands still once the pipe is full.
+        """
         reader = asyncio.StreamReader(limit=1 << 20)
         loop = asyncio.get_running_loop()
         transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), self._process.stderr)
-        if log.exists() and log.stat().st_size > LOG_LIMIT:
-            log.replace(log.with_suffix(".log.1"))
+        file = LogFile(log, lambda error: _warn_not_written(teller, self.name, log, error))
         try:
-            with log.open("ab", buffering=0) as file:
-                while line := await _line(reader):
-                    with contextlib.suppress(OSError):  # a full disk must not stop the child; its words still reach us
-                        file.write(line)
-                    text = line.decode(errors="replace").rstrip()
-                    self._tail.append(text)
-                    teller.line(text)
-                    if _event(text).endswith("-ready"):
-                        self._ready.set()
+            while line := await _line(reader):
+                file.write(line)
+                text = line.decode(errors="replace").rstrip()
+                self._tail.append(text)
+                teller.line(text)
+                if not self._ready.is_set() and _event(text).endswith("-ready"):
+                    self._ready.set()
         finally:
+            file.close()
             transport.close()
 
 
-async def ended(process: subprocess.Popen[bytes]) -> None:
-    """Sleep until the process has ended; the kernel tells, where it can."""
-    if process.poll() is not None:
-        return
-    if not hasattr(os, "pidfd_open"):
-        while process.poll() is None:  # noqa: ASYNC110 - this system has nothing to wait on
-            await asyncio.sleep(0.1)
-        return
-    handle = os.pidfd_open(process.pid)
-    loop = asyncio.get_running_loop()
-    over = asyncio.Event()
-    try:
-        loop.add_reader(handle, over.set)
-        await over.wait()
-    finally:
-        loop.remove_reader(handle)
-        os.close(handle)
+def _warn_not_written(teller: Teller, name: str, log: Path, error: OSError) -> None:
+    detail = f"{name} runs on, but its log {log} cannot be written: {error.strerror or error}"
+    teller.warn("child.log_not_written", detail, name=name)
 
 
 async def _line(reader: asyncio.StreamReader) -> bytes:
@@ -150,5 +142,5 @@ def _event(text: str) -> str:
         return ""
     try:
         return str(msgspec.json.decode(text).get("event", ""))
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 
@@ -23,10 +24,11 @@ class Teller:
         self._told: dict[str, tuple[float, int]] = {}
 
     def say(self, event: str, text: str, **fields: object) -> None:
-        if self.as_json:
-            _log.info(event, **fields)
-        else:
-            self._console.print(f"[green]•[/] {text}")
+        with contextlib.suppress(OSError):  # a full disk or a closed terminal must not end the supervisor
+            if self.as_json:
+                _log.info(event, **fields)
+            else:
+                self._console.print(f"[green]•[/] {text}")
 
     def warn(self, event: str, text: str, **fields: object) -> None:
         """Told once a minute per event and subject; the next telling says how many were kept back."""
@@ -37,13 +39,15 @@ class Teller:
             self._told[subject] = (last, held + 1)
             return
         self._told[subject] = (now, 0)
-        if self.as_json:
-            _log.warning(event, detail=text, repeats=held, **fields)
-        else:
-            more = f" ({held} more of the same in the last minute)" if held else ""
-            self._console.print(f"[yellow]![/] {text}{more}")
+        with contextlib.suppress(OSError):
+            if self.as_json:
+                _log.warning(event, detail=text, repeats=held, **fields)
+            else:
+                more = f" ({held} more of the same in the last minute)" if held else ""
+                self._console.print(f"[yellow]![/] {text}{more}")
 
     def line(self, text: str) -> None:
         """A child's own log line, passed on as it is when a machine listens."""
-        if self.as_json:
-            print(text, file=self._console.file, flush=True)
+        with contextlib.suppress(OSError):
+            if self.as_json:
+                print(text, file=self._console.file, flush=True)

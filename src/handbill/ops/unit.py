@@ -26,6 +26,8 @@ class Running(Protocol):
 
     async def wait(self) -> int: ...
 
+    def kill(self) -> None: ...
+
 
 def pause_after(pause: float, lived: float) -> float:
     """The next pause: twice the last one, or the first again after a steady life."""
@@ -47,7 +49,13 @@ class Unit:
     def pid(self) -> int | None:
         return self._running.pid if self._running else None
 
+    def kill(self) -> None:
+        """End the process at once, if it is ready; it is then started again like any other that died."""
+        if self._running is not None:
+            self._running.kill()
+
     async def start(self) -> None:
+        """Start the process and keep it alive from then on; raises when the first start fails."""
         began = time.monotonic()
         self._running = await self._start()
         seconds = round(time.monotonic() - began, 2)
@@ -65,23 +73,40 @@ class Unit:
             await running.stop()
 
     async def _keep(self) -> None:
+        """Until cancelled: whatever goes wrong is logged and followed by a growing pause."""
         pause = FIRST_PAUSE / 2
         while True:
             began = time.monotonic()
-            if self._running is not None:
-                code = await self._running.wait()
-                await self._running.stop()  # nothing of it is left open
-                self._running = None
-                why = f"signal {-code}" if code < 0 else f"code {code}"
-                self._teller.warn(
-                    "unit-died", f"{self.name} ended with {why}; starting it again", name=self.name, code=code
-                )
+            try:
+                await self._wait_for_end()
+            except Exception as error:  # noqa: BLE001 - a supervisor that ends would leave the process unwatched
+                self._warn("unit-not-watched", error)
             pause = pause_after(pause, time.monotonic() - began)
             await asyncio.sleep(pause)
-            try:
-                self._running = await self._start()
-            except HandbillError as error:
-                self._teller.warn("unit-not-started", f"{self.name}: {error.detail}", name=self.name, code=error.code)
-                continue
-            self.restarts += 1
-            self._teller.say("unit-restarted", f"{self.name} runs again", name=self.name, restarts=self.restarts)
+            if self._running is None:
+                await self._restart()
+
+    async def _wait_for_end(self) -> None:
+        if self._running is None:
+            return
+        code = await self._running.wait()
+        await self._running.stop()  # nothing of it is left open
+        self._running = None
+        why = f"signal {-code}" if code < 0 else f"code {code}"
+        self._teller.warn("unit-died", f"{self.name} ended with {why}; starting it again", name=self.name, code=code)
+
+    async def _restart(self) -> None:
+        try:
+            self._running = await self._start()
+        except Exception as error:  # noqa: BLE001 - no memory, no process, no file left: the next try may find them
+            self._warn("unit-not-started", error)
+            return
+        self.restarts += 1
+        self._teller.say("unit-restarted", f"{self.name} runs again", name=self.name, restarts=self.restarts)
+
+    def _warn(self, event: str, error: Exception) -> None:
+        if isinstance(error, HandbillError):
+            detail, code = error.detail, error.code
+        else:
+            detail, code = f"{type(error).__name__}: {error}; trying again", "INTERNAL"
+        self._teller.warn(event, f"{self.name}: {detail}", name=self.name, code=code)

@@ -14,14 +14,18 @@ from handbill.alerts.watcher import Watcher, run_watcher
 from handbill.infra.embedded.home import Home
 from handbill.infra.redis import refuse_cluster
 from handbill.kit.errors import Broken
-from handbill.ops import demo
+from handbill.kit.tasks import BackgroundTask
+from handbill.ops import demo, engine_logs, heartbeats
 from handbill.ops.child import Child
+from handbill.ops.engine_logs import EngineLogs
 from handbill.ops.engines import Starter, starters
+from handbill.ops.heartbeats import HeartbeatCheck
 from handbill.ops.ready import Ready
 from handbill.ops.teller import Teller
 from handbill.ops.unit import Running, Unit
 from handbill.settings import Settings, for_child, replace
 from handbill.wiring import addresses, alerts, schema, secrets
+from handbill.wiring.heartbeat_files import api_heartbeat_file, worker_heartbeat_file
 
 
 async def up(settings: Settings, teller: Teller, tell_ready: Callable[[Ready], None]) -> None:
@@ -64,6 +68,8 @@ class Supervisor:
         self._units: list[Unit] = []
         self._watcher: Watcher | None = None
         self._began = time.monotonic()
+        self._heartbeats = HeartbeatCheck(teller)
+        self._tasks: list[BackgroundTask] = []
 
     async def start(self) -> Ready:
         check_ports(self._settings)
@@ -72,7 +78,8 @@ class Supervisor:
         embedded = "postgres" in addresses.missing(self._settings)
         await self._engines()
         made = await demo.ensure(self._settings, self._home, embedded=embedded)
-        await self._side_by_side([self._unit(name, self._child(name)) for name in self._children()])
+        await self._run_task("heartbeats", self._heartbeats.check, heartbeats.PERIOD_S)
+        await self._side_by_side([self._unit_of_child(name) for name in self._children()])
         seconds = round(time.monotonic() - self._began, 1)
         self._teller.say("up-ready", f"ready in {seconds} s", seconds=seconds, pid=os.getpid())
         return Ready(self._settings, self._home, made, seconds)
@@ -83,6 +90,8 @@ class Supervisor:
 
     async def stop(self) -> None:
         """Children first, engines after; one that cannot stop does not keep the next from stopping."""
+        while self._tasks:
+            await self._tasks.pop().stop()
         addresses.forget(self._settings)
         if self._units:
             self._teller.say("up-stopping", "stopping")
@@ -98,6 +107,8 @@ class Supervisor:
         """All at once, the slowest first; PostgreSQL's schema is made while ClickHouse still starts."""
         wanted = starters(self._settings, self._home)
         by_name = {starter.name: starter for starter in wanted}
+        logs = EngineLogs([self._home / "logs" / f"{name}.log" for name in by_name], self._teller)
+        await self._run_task("engine-logs", logs.truncate, engine_logs.PERIOD_S)
         # Registered in the order in which they are stopped last: ClickHouse goes before Redis, PostgreSQL goes last.
         units = {name: self._unit(name, starter) for name, starter in by_name.items()}
         await _all(self._clickhouse(units, by_name), self._redis(units), self._postgres(units, by_name))
@@ -144,16 +155,33 @@ class Supervisor:
         kind, _, number = name.partition("-")
         settings = self._settings
         values = {f"{engine}.url": getattr(settings, engine).url for engine in addresses.ENGINES}
-        values["home"] = str(self._home)
+        values |= {"home": str(self._home), f"{kind}.heartbeat_file": str(self._heartbeat_file(name))}
         if number and settings.api.metrics_port:
             values["api.metrics_port"] = settings.api.metrics_port + 10 * int(number)
         known = {path: value for path, value in values.items() if value is not None}
         grace = {"api": settings.api.kill_timeout_s + 10, "worker": settings.worker.stop_seconds + 10}[kind]
 
         async def start() -> Running:
+            self._heartbeats.prepare_start(name)
             return await Child.start(name, [kind], for_child(known), self._home, self._teller, grace)
 
         return start
+
+    def _heartbeat_file(self, child: str) -> Path:
+        number = child.partition("-")[2]
+        return (
+            worker_heartbeat_file(self._settings) if child == "worker" else api_heartbeat_file(self._settings, number)
+        )
+
+    def _unit_of_child(self, name: str) -> Unit:
+        unit = self._unit(name, self._child(name))
+        self._heartbeats.watch(unit, self._heartbeat_file(name))
+        return unit
+
+    async def _run_task(self, name: str, run: Callable[[], Awaitable[object]], period_s: float) -> None:
+        task = BackgroundTask(name, run, period_s=period_s)
+        self._tasks.append(task)
+        await task.start()
 
     def _unit(self, name: str, start: Callable[[], Awaitable[Running]]) -> Unit:
         unit = Unit(name, start, self._teller)

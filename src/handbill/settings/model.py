@@ -140,6 +140,13 @@ class Api(msgspec.Struct, frozen=True):
         int,
         Meta(ge=1, le=600, description="Seconds that open requests have after a stop signal before they are cut."),
     ] = 10
+    heartbeat_file: Annotated[
+        str | None,
+        Meta(
+            description="The file touched every 5 s while the API process is alive; unset means `run/api.heartbeat` "
+            "under the home. Under `up`, further processes use the same name with `-2`, `-3` and so on."
+        ),
+    ] = None
 
 
 class Worker(msgspec.Struct, frozen=True):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Sequence
-from pathlib import Path
 
 from handbill.kit import agents, garbage, task_health
 from handbill.kit.errors import Broken
@@ -13,6 +12,7 @@ from handbill.kit.heartbeat import Heartbeat
 from handbill.kit.task_health import TaskHealth
 from handbill.kit.telemetry import logs
 from handbill.settings import Settings
+from handbill.wiring.heartbeat_files import worker_heartbeat_file
 from handbill.wiring.house import House
 from handbill.worker.chore import Chore, Plan, chosen
 from handbill.worker.pages import Pages
@@ -40,7 +40,7 @@ class Shell:
         self._chores: list[tuple[str, Chore]] = []
         self._asked = asyncio.Event()
         self._started = house.clock.monotonic()
-        self._heartbeat = Heartbeat(heartbeat_file(settings))
+        self._heartbeat = Heartbeat(worker_heartbeat_file(settings))
         worker = settings.worker
         self._pages = Pages(worker.host, worker.port, worker.metrics_port, self.health)
 
@@ -124,10 +124,3 @@ class Shell:
             "tasks": tasks,
             "chores": tasks,  # its name in earlier releases
         }
-
-
-def heartbeat_file(settings: Settings) -> Path:
-    """Workers with different chores have files of their own: one must not vouch for another."""
-    given = settings.worker.heartbeat_file
-    name = "-".join(("worker", *settings.worker.only))
-    return Path(given) if given else Path(settings.home) / "run" / f"{name}.heartbeat"

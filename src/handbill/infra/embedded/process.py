@@ -18,13 +18,12 @@ from typing import Protocol
 
 import msgspec
 
-from handbill.infra.embedded import leash
+from handbill.infra.embedded import leash, log_files
 from handbill.kit.errors import Broken, Busy, HandbillError
 
 STOP = int(signal.SIGTERM)
 STOP_FAST = int(signal.SIGINT)  # PostgreSQL's SIGTERM waits for every client to leave
 KILL = int(signal.SIGKILL)
-_LOG_LIMIT = 16 * 1024 * 1024
 _TAIL_LINES = 12
 _POLL_SECONDS = 0.02
 _DISK_FULL = ("No space left on device", "Disk quota exceeded", "Check free disk space")
@@ -40,6 +39,8 @@ class Engine(Protocol):
     async def stop(self) -> None: ...
 
     async def wait(self) -> int: ...
+
+    def kill(self) -> None: ...
 
 
 class Launch(msgspec.Struct, frozen=True):
@@ -77,8 +78,12 @@ class EngineProcess:
         code = self._child.poll()
         if code is not None:
             return code
-        await _ended(self._child)
+        await ended(self._child)
         return self._child.wait()
+
+    def kill(self) -> None:
+        """End it at once; one that has ended already is left alone."""
+        self._child.kill()
 
     async def stop(self, grace: float = 30.0) -> None:
         if self._child.poll() is None:
@@ -135,8 +140,8 @@ class EngineProcess:
 def launch(plan: Launch, url: str) -> EngineProcess:
     """Start the program on its leash. Returns at once; see `until_ready`."""
     plan.log.parent.mkdir(parents=True, exist_ok=True)
-    if plan.log.exists() and plan.log.stat().st_size > _LOG_LIMIT:
-        plan.log.replace(plan.log.with_suffix(".log.1"))
+    if plan.log.exists() and plan.log.stat().st_size > log_files.LOG_LIMIT:
+        plan.log.replace(log_files.older_file(plan.log))
     user = "-" if plan.user is None else f"{plan.user[0]}:{plan.user[1]}"
     words = [str(int(plan.orphan_signal)), str(os.getpid()), str(plan.lock), str(plan.patience), user, "--"]
     with plan.log.open("ab") as log:
@@ -198,19 +203,23 @@ def tail(path: Path, start: int = 0) -> str:
     try:
         with path.open("rb") as log:
             end = log.seek(0, os.SEEK_END)
-            log.seek(max(start, end - 8192))
+            log.seek(max(start if start <= end else 0, end - 8192))  # the log may have been truncated since
             lines = log.read().decode(errors="replace").splitlines()
     except OSError as error:
         return f"({path} cannot be read: {error.strerror})"
     return "\n".join(lines[-_TAIL_LINES:])
 
 
-async def _ended(child: subprocess.Popen[bytes]) -> None:
+async def ended(child: subprocess.Popen[bytes]) -> None:
     """Sleep until the child has ended, on whichever event loop runs now."""
-    if not hasattr(os, "pidfd_open"):
-        await asyncio.to_thread(child.wait)
+    if child.poll() is not None:
         return
-    handle = os.pidfd_open(child.pid)
+    try:
+        handle = os.pidfd_open(child.pid)
+    except (AttributeError, OSError):  # not on this system, or no file handle is left
+        while child.poll() is None:  # noqa: ASYNC110 - there is nothing to wait on
+            await asyncio.sleep(0.1)
+        return
     loop = asyncio.get_running_loop()
     over = asyncio.Event()
     try:

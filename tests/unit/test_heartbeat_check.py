@@ -1,0 +1,130 @@
+"""The supervisor's look at heartbeat files: who is killed, and who is not."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from handbill.ops.heartbeats import LIMIT_S, HeartbeatCheck
+from handbill.ops.teller import Teller
+from tests.kit.clocks import FakeClock
+
+
+@dataclass
+class FakeUnit:
+    """A supervised process that counts how often it is killed."""
+
+    name: str = "worker"
+    pid: int | None = 1
+    killed: list[int | None] = field(default_factory=list)
+
+    def kill(self) -> None:
+        self.killed.append(self.pid)
+        self.pid = None
+
+
+class Scene:
+    """One child, its file, and a clock that moves by a second from check to check."""
+
+    def __init__(self, home: Path) -> None:
+        self.clock = FakeClock()
+        self.unit = FakeUnit()
+        self.file = home / "worker.heartbeat"
+        self.heartbeats = HeartbeatCheck(Teller(as_json=False), self.clock)
+        self.heartbeats.watch(self.unit, self.file)
+
+    def touch(self) -> None:
+        self.file.touch()
+        os.utime(self.file, (self.clock.now().timestamp(),) * 2)
+
+    async def check_for(self, seconds: float, *, touching: bool = False) -> None:
+        for _ in range(int(seconds)):
+            self.clock.advance(seconds=1)
+            if touching:
+                self.touch()
+            await self.heartbeats.check()
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    return Scene(tmp_path)
+
+
+async def test_a_child_that_stops_touching_its_file_is_killed_once(scene: Scene) -> None:
+    await scene.check_for(100, touching=True)
+    assert scene.unit.killed == []
+    await scene.check_for(LIMIT_S - 1)
+    assert scene.unit.killed == []
+    await scene.check_for(1)
+    assert scene.unit.killed == [1]
+    await scene.check_for(100)
+    assert scene.unit.killed == [1], "not ready, so not checked"
+
+
+async def test_a_child_without_a_file_is_left_alone(scene: Scene) -> None:
+    await scene.check_for(100)
+    assert scene.unit.killed == []
+
+
+async def test_a_file_that_is_removed_while_the_child_hangs_does_not_save_it(scene: Scene) -> None:
+    await scene.check_for(5, touching=True)
+    scene.file.unlink()
+    await scene.check_for(LIMIT_S)
+    assert scene.unit.killed == [1]
+
+
+async def test_a_file_of_a_former_run_does_not_count(scene: Scene) -> None:
+    scene.touch()
+    scene.unit.pid = None
+    scene.heartbeats.prepare_start("worker")
+    assert not scene.file.exists()
+    await scene.check_for(200)
+    scene.unit.pid = 2
+    await scene.check_for(200, touching=True)
+    assert scene.unit.killed == []
+
+
+async def test_a_file_of_a_former_run_that_cannot_be_removed_does_not_count(scene: Scene) -> None:
+    scene.file.mkdir()
+    scene.heartbeats.prepare_start("worker")
+    await scene.check_for(100)
+    assert scene.unit.killed == []
+
+
+async def test_a_long_start_is_not_cut_short(scene: Scene) -> None:
+    scene.unit.pid = None
+    scene.touch()
+    await scene.check_for(300)
+    scene.touch()
+    scene.unit.pid = 2
+    await scene.check_for(LIMIT_S - 1)
+    assert scene.unit.killed == []
+
+
+async def test_after_the_supervisor_stood_still_children_get_one_more_period(scene: Scene) -> None:
+    await scene.check_for(5, touching=True)
+    scene.clock.advance(seconds=3_600)
+    await scene.check_for(LIMIT_S - 1)
+    assert scene.unit.killed == []
+    await scene.check_for(5)
+    assert scene.unit.killed == [1], "it really hangs"
+
+
+async def test_a_machine_that_slept_shows_in_wall_time_alone(scene: Scene) -> None:
+    await scene.check_for(5, touching=True)
+    scene.clock.set(scene.clock.now() + timedelta(hours=8))
+    await scene.check_for(20)
+    assert scene.unit.killed == []
+    await scene.check_for(100, touching=True)
+    assert scene.unit.killed == []
+
+
+async def test_a_child_that_hangs_after_the_clock_was_set_back_is_killed(scene: Scene) -> None:
+    await scene.check_for(5, touching=True)
+    scene.clock.set(scene.clock.now() - timedelta(hours=8))
+    await scene.check_for(LIMIT_S)
+    assert scene.unit.killed == [1]
