@@ -185,7 +185,7 @@ async def watching(metrics: Metrics, hook: Hook, port: int, path: Path, clock: F
     try:
         yield watcher
     finally:
-        await watcher.close()
+        await watcher.stop()
 
 
 async def round_of(watcher: Watcher, clock: FakeClock, seconds: float = 10) -> None:
@@ -347,5 +347,5 @@ async def test_a_certificate_that_ends_soon_is_an_incident(tmp_path: Path, days:
     watcher = Watcher(reader, [], WatchPolicy("shop", 10.0, 30, tmp_path / "alerts.json"), clock)
     watcher.watch_certificate(CertificateCheck("shop.example", 443, clock, read_end))
     await watcher.check()
-    await watcher.close()
+    await watcher.stop()
     assert [one.condition for one in watcher.incidents.open.values()] == opened

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -22,12 +23,13 @@ from handbill.alerts.pages import PageReader
 from handbill.alerts.state_file import load_state, save_state
 from handbill.kit.clock import Clock
 from handbill.kit.errors import HandbillError
+from handbill.kit.task_health import TaskHealth
+from handbill.kit.tasks import BackgroundTask
 from handbill.kit.telemetry import logs
 
 _log = logs.get("alerts")
 _WATCHED = tuple(one for one in CONDITIONS if not one.prometheus_only)
 _CHANNEL_POLL_S = 1.0
-_RESTART_S = 5.0
 SEND_TIMEOUT_S = 60.0
 
 
@@ -41,7 +43,7 @@ class WatchPolicy(msgspec.Struct, frozen=True):
 
 
 class Watcher:
-    """`run` watches until it is cancelled; `close` afterwards gives back what is open."""
+    """Watches and sends between `start` and `stop`."""
 
     def __init__(self, reader: PageReader, senders: Sequence[Sender], policy: WatchPolicy, clock: Clock) -> None:
         self._reader = reader
@@ -57,23 +59,29 @@ class Watcher:
             for sender in senders
         ]
         self._certificate: CertificateCheck | None = None
+        self._tasks: list[BackgroundTask] = []
 
     def watch_certificate(self, check: CertificateCheck) -> None:
         """Also watch the end of a certificate."""
         self._certificate = check
 
-    async def run(self) -> None:
+    async def start(self) -> None:
+        """Begin to watch and to send, each in a background task of its own."""
         _log.info("alerts.watching", senders=[one.sender.name for one in self.channels])
-        async with asyncio.TaskGroup() as group:
-            for channel in self.channels:
-                group.create_task(self._deliver(channel), name=f"alerts-{channel.sender.name}")
-            while True:
-                began = self._clock.monotonic()
-                await self._try_round()
-                spent = self._clock.monotonic() - began
-                await asyncio.sleep(max(0.1, self._policy.interval_s - spent))
+        self._tasks = [BackgroundTask("alerts-check", self.check, period_s=self._policy.interval_s)]
+        period_s = min(_CHANNEL_POLL_S, self._policy.interval_s)
+        for channel in self.channels:
+            name = f"alerts-{channel.sender.name}"
+            health = TaskHealth(name, limit_s=SEND_TIMEOUT_S + 10)
+            deliver = partial(self.deliver_once, channel)
+            self._tasks.append(BackgroundTask(name, deliver, period_s=period_s, health=health))
+        for task in self._tasks:
+            await task.start()
 
-    async def close(self) -> None:
+    async def stop(self) -> None:
+        """Stop watching and give back what is open; what was not sent yet is sent after the next start."""
+        while self._tasks:
+            await self._tasks.pop().stop()
         await self._reader.close()
         for channel in self.channels:
             await channel.sender.close()
@@ -107,29 +115,14 @@ class Watcher:
         try:
             async with asyncio.timeout(SEND_TIMEOUT_S):
                 await channel.sender.send(message)
-        except (HandbillError, TimeoutError) as error:
+        except Exception as error:  # noqa: BLE001 - whatever a sender raises, its message is tried again later
             pause = channel.record_failed(self._clock.now_ms())
-            reason = error.detail if isinstance(error, HandbillError) else "no answer in time"
+            reason = error.detail if isinstance(error, HandbillError) else f"{type(error).__name__}: {error}"
             _log.warning("alerts.send_failed", sender=channel.sender.name, reason=reason, retry_s=pause)
         else:
             channel.record_sent(message, self._clock.now_ms())
             self._save()
         return True
-
-    async def _try_round(self) -> None:
-        try:
-            await self.check()
-        except Exception as error:  # noqa: BLE001 - a watcher that ends in silence would be the very fault it is for
-            _log.exception("alerts.check_failed", error=f"{type(error).__name__}: {error}")
-
-    async def _deliver(self, channel: Channel) -> None:
-        while True:
-            try:
-                await self.deliver_once(channel)
-            except Exception as error:  # noqa: BLE001 - the same
-                pause = channel.record_failed(self._clock.now_ms())
-                _log.exception("alerts.send_failed", sender=channel.sender.name, retry_s=pause, error=str(error))
-            await asyncio.sleep(min(_CHANNEL_POLL_S, self._policy.interval_s))
 
     def _save(self) -> None:
         states = {one.sender.name: one.state for one in self.channels}
@@ -144,19 +137,9 @@ def _log_changes(opened: Sequence[Incident], recovered: Sequence[Incident]) -> N
 
 
 async def run_watcher(watcher: Watcher, stop: asyncio.Event) -> None:
-    """Watch until `stop` is set; a watcher that ends by itself is started again."""
-    stopping = asyncio.create_task(stop.wait())
+    """Watch until `stop` is set."""
     try:
-        while not stop.is_set():
-            task = asyncio.create_task(watcher.run(), name="alerts-watcher")
-            try:
-                await asyncio.wait([task, stopping], return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                task.cancel()
-                (error,) = await asyncio.gather(task, return_exceptions=True)
-            if not stop.is_set():
-                _log.error("alerts.watcher_ended", error=f"{type(error).__name__}: {error}")
-                await asyncio.wait([stopping], timeout=_RESTART_S)
+        await watcher.start()
+        await stop.wait()
     finally:
-        stopping.cancel()
-        await watcher.close()
+        await watcher.stop()
