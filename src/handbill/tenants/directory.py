@@ -8,9 +8,8 @@ away, and tracking must go on.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
-from typing import Protocol, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 import msgspec
 
@@ -22,7 +21,7 @@ from handbill.kit.errors import Busy, Forbidden, Unauthorized
 from handbill.kit.telemetry import logs, metrics
 from handbill.tenants import jwt, keys, store
 from handbill.tenants.jwks import KeySets
-from handbill.tenants.model import CHANGES, ROLE_SCOPES, WRITE_KEY_SCOPES, Principal, Tenant, TenantSettings
+from handbill.tenants.model import ROLE_SCOPES, WRITE_KEY_SCOPES, Principal, Tenant, TenantSettings
 from handbill.tenants.seals import Sealer
 
 FRESH_S = 5.0
@@ -38,12 +37,6 @@ _MEMORY = {
     for prefix in (keys.WRITE, keys.SECRET, keys.SESSION)
 }
 """Bound once: looking a label up costs more than the answer from memory."""
-
-
-class Told(Protocol):
-    """Where changes are heard; Redis in the house, anything in a test."""
-
-    def subscribe(self, *channels: str) -> AbstractAsyncContextManager[AsyncIterator[tuple[str, bytes]]]: ...
 
 
 class Profile(msgspec.Struct, frozen=True):
@@ -155,11 +148,9 @@ class Directory:
         self._unknown.clear()
         self._found.discard(lambda found: found.tenant_id == tenant_id)
 
-    async def listen(self, told: Told) -> None:
-        """Forgets what it hears of, until cancelled. After a reconnect it forgets all: it may have missed something."""
-        async with told.subscribe(CHANGES) as messages:
-            async for _, message in messages:
-                self.forget(int(message) if message.isdigit() else None)
+    def on_change(self, _: str, message: bytes) -> None:
+        """Forget the tenant whose number was published; all after a gap, when something may have been missed."""
+        self.forget(int(message) if message.isdigit() else None)
 
     # --- the answers
 

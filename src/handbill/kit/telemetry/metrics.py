@@ -36,6 +36,8 @@ TASK_ERRORS = Counter("handbill_task_errors", "Runs of a background task that fa
 TASK_STUCK = Gauge(
     "handbill_task_stuck", "1 while a background task has made no progress within its own limit", ("task",)
 )
+GEO_AGE_SECONDS = Gauge("handbill_geo_age_seconds", "Age of the GeoIP file in use; NaN without one")
+GEO_AGE_SECONDS.set(float("nan"))
 
 # --- postgres
 PG_SECONDS = Histogram("handbill_pg_seconds", "Time of one PostgreSQL statement", ("statement",))
