@@ -13,6 +13,7 @@ RULES: tuple[Rule, ...] = (
     source_rules.swallowed_errors,
     source_rules.environment_readers,
     source_rules.unsafe_http,
+    source_rules.unsupervised_tasks,
     source_rules.sleeping_tests,
     source_rules.unexplained_noqa,
     source_rules.unfinished,

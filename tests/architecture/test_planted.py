@@ -47,6 +47,18 @@ PLANTS: list[tuple[Rule, str, str, str]] = [
     (source_rules.unsafe_http, "src/handbill/a.py", "from aiohttp import ClientSession\n", "import aiohttp.web\n"),
     (source_rules.unsafe_http, "src/handbill/a.py", "from urllib import request\n", "from urllib import parse\n"),
     (
+        source_rules.unsupervised_tasks,
+        "src/handbill/a.py",
+        "asyncio.create_task(loop())\n",
+        "BackgroundTask('a', run)\n",
+    ),
+    (
+        source_rules.unsupervised_tasks,
+        "src/handbill/a.py",
+        "from threading import Thread\n",
+        "from threading import Lock\n",
+    ),
+    (
         source_rules.sleeping_tests,
         "tests/unit/test_a.py",
         "import time\ntime.sleep(1)\n",

@@ -117,21 +117,26 @@ class CapsStore:
         return [_opened(value, whole) for value in values[:own]], tuple(values[own:])
 
     async def _ask(self) -> None:
-        await asyncio.sleep(0)  # let the requests of this turn of the loop join
         try:
+            await asyncio.sleep(0)  # let the requests of this turn of the loop join
             while self._asked:
                 asked, self._asked = self._asked, []
                 await self._answer(asked)
         finally:
             self._asking = None
+            left, self._asked = self._asked, []  # none, unless this task was cancelled: those who wait must learn it
+            for _, future in left:
+                future.cancel()
 
     async def _answer(self, asked: list[tuple[list[bytes], asyncio.Future[tuple[bool, list[bytes | None]]]]]) -> None:
         try:
             mark, *values = await self._fetch([key for keys, _ in asked for key in keys])
-        except Exception as error:  # noqa: BLE001 - whatever went wrong belongs to those who asked
+        except BaseException as error:
             for _, future in asked:
                 if not future.done():
-                    future.set_exception(error)
+                    future.set_exception(error if isinstance(error, Exception) else asyncio.CancelledError())
+            if not isinstance(error, Exception):
+                raise
             return
         at = 0
         for keys, future in asked:

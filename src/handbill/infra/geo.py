@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import math
 import os
 import tarfile
 from pathlib import Path
@@ -17,11 +18,14 @@ from typing import Any
 import maxminddb
 
 from handbill.infra.safe_http import HttpPolicy, RequestFailed, SafeHttpClient
+from handbill.kit import task_health
 from handbill.kit.bounds import ADDRESS_TEXT_MAX, COUNTRIES
 from handbill.kit.caches import Memo
 from handbill.kit.clock import Clock, SystemClock
 from handbill.kit.errors import Busy, Invalid
 from handbill.kit.inflate import Damaged, TooManyMembers, inflate, steps
+from handbill.kit.task_health import TaskHealth
+from handbill.kit.tasks import BackgroundTask
 from handbill.kit.telemetry import logs, metrics
 
 _log = logs.get("geo")
@@ -31,6 +35,8 @@ WAIT_S = 2.0
 FRESH_S = 30 * 86_400.0
 LOOK_S = 3_600.0
 TIMEOUT_S = 120.0
+LIMIT_S = TIMEOUT_S + 60.0
+"""Of the background task: one fetch gives no sign of life before its end."""
 MAX_REDIRECTS = 3
 _LARGEST = 512 << 20
 
@@ -72,24 +78,30 @@ class Countries:
         self._wait_s = wait_s
         self._reader: maxminddb.Reader | None = None
         self._loaded = 0
-        self._task: asyncio.Task[None] | None = None
+        self._task: BackgroundTask | None = None
         self._countries = Memo(self._look, COUNTRIES)
 
     async def start(self) -> None:
-        if self._path is None:
+        """Read the file that is there, then look after it in the background."""
+        if self._path is None or self._task is not None:
             return
-        await asyncio.to_thread(self.load)
-        self._task = asyncio.create_task(self._keep(), name="geo")
+        await self._reload()
+        self._task = BackgroundTask(
+            "geo", self._look_after, period_s=LOOK_S, health=TaskHealth("geo", limit_s=LIMIT_S, required=False)
+        )
+        await self._task.start()
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
+        """End it; no country is found from here on."""
+        task, self._task = self._task, None
+        if task is not None:
+            await task.stop()
         await self._http.close()
+        metrics.GEO_AGE_SECONDS.set_function(lambda: math.nan)
         if self._reader is not None:
             self._reader.close()
             self._reader = None
+            self._loaded = 0
             self._countries.clear()
 
     def of(self, address: str) -> str | None:
@@ -109,21 +121,35 @@ class Countries:
 
     def load(self) -> bool:
         """Take the file as it lies there, if it is another one than ours. A bad file changes nothing."""
+        return self._use(self._open())
+
+    async def _reload(self) -> None:
+        """The same beside the loop; but the readers are exchanged on it, where no look-up is under way."""
+        self._use(await asyncio.to_thread(self._open))
+
+    def _open(self) -> tuple[maxminddb.Reader, int] | None:
+        """A reader of the file, with its time of change; None when it is ours already, absent or bad."""
         assert self._path is not None
         try:
             changed = self._path.stat().st_mtime_ns
             if changed == self._loaded:
-                return False
-            reader = maxminddb.open_database(str(self._path), maxminddb.MODE_MEMORY)
+                return None
+            return maxminddb.open_database(str(self._path), maxminddb.MODE_MEMORY), changed
         except FileNotFoundError:
-            return False
+            return None
         except (OSError, ValueError, maxminddb.InvalidDatabaseError) as error:
             _log.error("geo-unreadable", path=str(self._path), reason=str(error), detail="the last good file stands")
+            return None
+
+    def _use(self, opened: tuple[maxminddb.Reader, int] | None) -> bool:
+        if opened is None:
             return False
+        reader, changed = opened
         old, self._reader, self._loaded = self._reader, reader, changed
         self._countries.clear()
         if old is not None:
             old.close()
+        metrics.GEO_AGE_SECONDS.set_function(lambda: self._clock.now_ms() / 1000 - changed / 1e9)
         _log.info("geo-loaded", kind=reader.metadata().database_type, built=reader.metadata().build_epoch)
         return True
 
@@ -134,6 +160,7 @@ class Countries:
         if not self._stale(self._path):
             return True
         for attempt in range(1, TRIES + 1):
+            task_health.heartbeat()
             try:
                 await self._fetch(self._url, self._path)
             except (Busy, Invalid, OSError, Unreadable) as error:
@@ -157,12 +184,10 @@ class Countries:
         body = await self._http.get(url)
         await asyncio.to_thread(_keep_file, body, path)
 
-    async def _keep(self) -> None:
-        while True:
-            if self._url is not None:
-                await self.refresh()
-            await asyncio.to_thread(self.load)
-            await asyncio.sleep(LOOK_S)
+    async def _look_after(self) -> None:
+        if self._url is not None:
+            await self.refresh()
+        await self._reload()
 
 
 def _keep_file(body: bytes, path: Path) -> None:

@@ -16,10 +16,11 @@ from handbill.events.model import CapturedEvent, Dropped, Event, View
 from handbill.insights.onlooker import Onlooker
 from handbill.kit.clock import from_ms
 from handbill.kit.errors import Busy, Throttled
-from handbill.kit.telemetry import logs, metrics
+from handbill.kit.task_health import TaskHealth
+from handbill.kit.tasks import BackgroundTask
+from handbill.kit.telemetry import metrics
 from handbill.kit.untrusted_json import UNREADABLE, is_deep
 
-_log = logs.get("tail")
 QUEUE = 500
 QUEUE_BYTES = 4 << 20
 """Of properties as they were sent, for one tail: the largest events would make 500 of them too many."""
@@ -107,9 +108,8 @@ class Tails:
     def __init__(self, onlooker: Onlooker) -> None:
         self._onlooker = onlooker
         self._open: set[Tail] = set()
-        self._task: asyncio.Task[None] | None = None
+        self._task: BackgroundTask | None = None
         self._starting = asyncio.Lock()
-        self._broken: set[str] = set()
         self._stopped = False
 
     def __len__(self) -> int:
@@ -129,7 +129,9 @@ class Tails:
             async with self._starting:
                 if self._task is None:
                     await self._onlooker.begin()
-                    self._task = asyncio.create_task(self._watch(), name="tail")
+                    health = TaskHealth("live-tail", required=False)
+                    self._task = BackgroundTask("live-tail", self._look_at_lanes, period_s=EVERY_S, health=health)
+                    await self._task.start()
             yield tail
         finally:
             self._open.discard(tail)
@@ -153,28 +155,22 @@ class Tails:
     async def _rest(self) -> None:
         task, self._task = self._task, None
         if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            await task.stop()
 
-    async def _watch(self) -> None:
-        while True:
-            for lane in self._onlooker.lanes:
-                await self._look(lane)
-            await asyncio.sleep(EVERY_S)
-
-    async def _look(self, lane: str) -> None:
-        try:
-            glance = await self._onlooker.look(lane)
-            self._tell(glance.events, glance.skipped)
-            self._broken.discard(lane)
-        except Busy:
-            _log.debug("journal-away")
-        except Exception as error:  # noqa: BLE001 - one bad entry must not end every tail of this process in silence
-            if lane not in self._broken:
-                _log.error("tail-broken", lane=lane, error=f"{type(error).__name__}: {error}")
-            self._broken.add(lane)
-            for tail in self._open:
-                tail.miss()
+    async def _look_at_lanes(self) -> None:
+        """One look at each lane. What is wrong with one is raised when the others have been looked at."""
+        trouble: Exception | None = None
+        for lane in self._onlooker.lanes:
+            try:
+                glance = await self._onlooker.look(lane)
+                self._tell(glance.events, glance.skipped)
+            except Exception as error:  # noqa: BLE001 - raised below; one bad entry must not hide the other lanes
+                trouble = error
+                if not isinstance(error, Busy):
+                    for tail in self._open:
+                        tail.miss()
+        if trouble is not None:
+            raise trouble
 
     def _tell(self, events: list[Event], skipped: int) -> None:
         tenants = {tail.tenant for tail in self._open}

@@ -98,7 +98,7 @@ class Locks:
             pause = min(pause * 2, 0.25)
 
     async def _keep(self, held: Held, ttl_ms: int) -> None:
-        """Renew until cancelled. When Redis stays away for the lock's whole life, it is lost."""
+        """Renew until cancelled. When no renewal succeeds for the lock's whole life, it is lost."""
         loop = asyncio.get_running_loop()
         good_until = loop.time() + ttl_ms / 1000
         while not held.lost.is_set():
@@ -107,7 +107,8 @@ class Locks:
             try:
                 if await self.renew(held, ttl_ms):
                     good_until = sent + ttl_ms / 1000
-            except Busy:
+            except Exception as error:  # noqa: BLE001 - whatever it is, the holder must learn when the lock expires
+                _log.warning("lock.renewal_failed", lock=held.name, error=f"{type(error).__name__}: {error}")
                 if loop.time() >= good_until:
                     held.lost.set()
         _log.warning("lock-lost", lock=held.name)

@@ -65,6 +65,8 @@ class Group(Generic[Q, A]):
     async def _one(self, group: Sequence[tuple[Q, asyncio.Future[A]]]) -> None:
         try:
             answers = await self._answer([question for question, _ in group])
+            if len(answers) != len(group):
+                raise RuntimeError(f"{len(answers)} answers to {len(group)} questions")  # noqa: TRY301 - to all who wait
         except BaseException as error:
             for _, future in group:
                 if not future.done():

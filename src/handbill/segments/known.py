@@ -76,9 +76,10 @@ class Known:
                     return
                 there = await self._projector.fill(tx, tenant_id, user, needs)
             metrics.PROJECTION_FILLS.labels("filled" if there else "nobody").inc()
-        except HandbillError as error:
+        except Exception as error:  # noqa: BLE001 - nobody waits for this task: its end must be counted and logged
             metrics.PROJECTION_FILLS.labels("failed").inc()
-            _log.warning("projection-fill-failed", tenant=tenant_id, code=error.code)
+            code = error.code if isinstance(error, HandbillError) else f"{type(error).__name__}: {error}"
+            _log.warning("projection-fill-failed", tenant=tenant_id, code=code)
 
     def _named(self, tenant_id: int, mark: bytes) -> frozenset[str]:
         cached: tuple[bytes, frozenset[str]] | None = self._marks.get(tenant_id)

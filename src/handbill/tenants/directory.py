@@ -11,9 +11,8 @@ away, and tracking must go on. What was never seen before is refused with 503 wh
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -25,7 +24,7 @@ from handbill.kit.errors import Busy, Forbidden, Unauthorized
 from handbill.kit.telemetry import logs, metrics
 from handbill.tenants import jwt, keys, store
 from handbill.tenants.jwks import KeySets
-from handbill.tenants.model import CHANGES, ROLE_SCOPES, WRITE_KEY_SCOPES, Principal, Tenant, TenantSettings
+from handbill.tenants.model import ROLE_SCOPES, WRITE_KEY_SCOPES, Principal, Tenant, TenantSettings
 from handbill.tenants.seals import Sealer
 
 FRESH_S = 5.0
@@ -40,12 +39,6 @@ _MEMORY = {
     for prefix in (keys.WRITE, keys.SECRET, keys.SESSION)
 }
 """Bound once: looking a label up costs more than the answer from memory."""
-
-
-class Told(Protocol):
-    """Where changes are heard; Redis in the house, anything in a test."""
-
-    def subscribe(self, *channels: str) -> AbstractAsyncContextManager[AsyncIterator[tuple[str, bytes]]]: ...
 
 
 class Profile(msgspec.Struct, frozen=True):
@@ -165,11 +158,9 @@ class Directory:
         self._unknown.clear()
         self._found.discard(lambda found: found.tenant_id == tenant_id)
 
-    async def listen(self, told: Told) -> None:
-        """Forgets what it hears of, until cancelled. After a reconnect it forgets all: it may have missed something."""
-        async with told.subscribe(CHANGES) as messages:
-            async for _, message in messages:
-                self.forget(int(message) if message.isdigit() else None)
+    def on_change(self, _: str, message: bytes) -> None:
+        """Forget the tenant whose number was published; all after a gap, when something may have been missed."""
+        self.forget(int(message) if message.isdigit() else None)
 
     # --- the answers
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import zoneinfo
 from datetime import datetime, timedelta
 from typing import Any
@@ -11,7 +10,7 @@ from uuid import UUID
 from msgspec import UNSET, structs
 
 from handbill.infra.postgres import Database, Tx, UniqueViolation
-from handbill.infra.redis import Redis
+from handbill.infra.redis import Redis, SubscriptionTask
 from handbill.infra.redis.keys import Keys
 from handbill.infra.safe_http import SafeHttpClient
 from handbill.infra.state import StateTable
@@ -103,10 +102,10 @@ class TenantService:
         self._redis = redis
         self._sealer = Sealer(seal_key)
         self._http = SafeHttpClient()
-        self._listener: asyncio.Task[None] | None = None
         keysets = jwks.KeySets(self._http, self._clock)
         self.audit = Audit(self._clock, self._ids)
         self.directory = Directory(database, self._sealer, keysets, self._clock, fresh_s=key_cache_seconds)
+        self._listener = SubscriptionTask("tenants-changes", redis, (CHANGES,), self.directory.on_change)
         self.erasures = Erasures(database, self.audit, self._clock, self._ids)
         self.replays = Replays(database, self._clock)
         self.accounts = Accounts(
@@ -122,14 +121,12 @@ class TenantService:
         )
 
     async def start(self) -> None:
-        if self._listener is None:
-            self._listener = asyncio.create_task(self.directory.listen(self._redis), name="tenants-listen")
+        """Begin to follow changes in the background, whether or not Redis answers yet."""
+        await self._listener.start()
 
     async def stop(self) -> None:
-        if self._listener is not None:
-            self._listener.cancel()
-            await asyncio.gather(self._listener, return_exceptions=True)
-            self._listener = None
+        """End it, and close the connections to tenants' servers."""
+        await self._listener.stop()
         await self._http.close()
 
     # --- the operator's verbs: across tenants, command line only

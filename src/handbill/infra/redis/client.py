@@ -15,17 +15,19 @@ import msgspec
 
 from handbill.infra.redis import line as wire
 from handbill.infra.redis import url as urls
-from handbill.infra.redis.dedicated import CONNECT_TIMEOUT_S, Connection, subscription
+from handbill.infra.redis.dedicated import CONNECT_TIMEOUT_S, Connection, connect_timeout, subscription
 from handbill.infra.redis.errors import RedisAway, RedisCluster, RedisError, from_reply
 from handbill.infra.redis.line import Command, Line, Word
-from handbill.kit import crashpoints
+from handbill.kit import crashpoints, task_health
 from handbill.kit.errors import Broken, Busy, HandbillError
+from handbill.kit.tasks import BackgroundTask
 from handbill.kit.telemetry import logs
 
 _log = logs.get("redis")
 
 FIRST_WAIT_S = 0.05
 LONGEST_WAIT_S = 1.0
+HEARTBEAT_S = 10.0
 
 
 class Redis:
@@ -48,7 +50,7 @@ class Redis:
         self._timeout = timeout
         self._limit = limit
         self._line: Line | None = None
-        self._keeper: asyncio.Task[None] | None = None
+        self._task: BackgroundTask | None = None
         self._news: asyncio.Future[None] | None = None  # ends with the connection attempt that is under way
         self._down = asyncio.Event()
         self._trouble: HandbillError | None = None
@@ -57,18 +59,19 @@ class Redis:
 
     async def start(self) -> None:
         """Begin to connect. An absent Redis is not an error here: calls will say Busy until it is there."""
-        if self._keeper is not None:
+        if self._task is not None:
             return
         self._trouble = None
         self._news = asyncio.get_running_loop().create_future()
-        self._keeper = asyncio.create_task(self._keep(), name="redis-line")
+        self._task = BackgroundTask("redis-connection", self._stay_connected)
+        await self._task.start()
         await asyncio.wait([self._news], timeout=CONNECT_TIMEOUT_S)
 
     async def stop(self) -> None:
-        keeper, self._keeper = self._keeper, None
-        if keeper is not None:
-            keeper.cancel()
-            await asyncio.gather(keeper, return_exceptions=True)
+        """Close the connection; calls say Busy from here on."""
+        task, self._task = self._task, None
+        if task is not None:
+            await task.stop()
         line, self._line = self._line, None
         if line is not None:
             await line.close()
@@ -133,7 +136,7 @@ class Redis:
 
     def subscribe(self, *channels: str) -> AbstractAsyncContextManager[AsyncIterator[tuple[str, bytes]]]:
         """Messages of the channels; ("", b"") after each gap, so that the reader looks for itself once."""
-        return subscription(self.address, f"{self._name}-sub", channels, max(self._timeout, CONNECT_TIMEOUT_S))
+        return subscription(self.address, f"{self._name}-sub", channels, connect_timeout(self._timeout))
 
     async def time_ms(self) -> int:
         seconds, micros = await self.call("TIME")
@@ -142,52 +145,77 @@ class Redis:
     # --- keeping the line up
     async def _connected(self) -> Line:
         """The line, or the reason why there is none. Joins an attempt that is under way; does not wait for the next."""
-        if self._news is not None and self._keeper is not None and not self._news.done():
+        if self._news is not None and self._task is not None and not self._news.done():
             await asyncio.wait([self._news], timeout=self._timeout)
         line = self._line
         if line is not None and line.open:
             return line
+        raise self._reason()
+
+    def _reason(self) -> HandbillError:
+        """Why there is no connection, as callers are to see it: Busy, or Broken when a person must act."""
         trouble = self._trouble
         if isinstance(trouble, RedisCluster) and self._was_connected:
-            raise RedisAway(trouble.detail)  # whoever runs goes on without Redis until the operator puts it right
+            return RedisAway(trouble.detail)  # whoever runs goes on without Redis until the operator puts it right
         if isinstance(trouble, Broken):
-            raise Broken(trouble.detail, code=trouble.code)
-        raise RedisAway(trouble.detail if trouble else "Redis is away; nothing was done, try again.")
+            return Broken(trouble.detail, code=trouble.code)
+        return RedisAway(trouble.detail if trouble else "Redis is away; nothing was done, try again.")
 
     def _lost(self) -> None:
         """Called by the line when it breaks: from here on callers join the next attempt."""
-        if self._keeper is not None and (self._news is None or self._news.done()):
+        if self._task is not None and (self._news is None or self._news.done()):
             self._news = asyncio.get_running_loop().create_future()
         self._down.set()
 
-    async def _keep(self) -> None:
+    async def _stay_connected(self) -> None:
+        """Connect, and connect again whenever the line is lost; the task's own pauses would be too long for callers."""
+        if self._line is not None:  # of a run that was cut short
+            await self._line.close()
         wait = FIRST_WAIT_S
         while True:
+            task_health.heartbeat()
             self._down.clear()
             try:
-                self._line = await wire.connect(
-                    self.address,
-                    self._name,
-                    timeout=self._timeout,
-                    limit=self._limit,
-                    lost=self._lost,
-                    connect_timeout=max(self._timeout, CONNECT_TIMEOUT_S),
-                )
-            except HandbillError as error:
-                if self._trouble is None:
-                    _log.warning("redis-away", at=str(self.address), reason=error.detail)
-                self._trouble = error
-                self._announce()
+                await self._connect()
+            except Exception as error:  # noqa: BLE001 - remembered for the callers and reported; no error ends this
+                self._on_failure(error)
                 await asyncio.sleep(wait * (0.5 + random.random()))
                 wait = min(wait * 2, LONGEST_WAIT_S)
-                continue
-            if self._trouble is not None:
-                _log.info("redis-back", at=str(self.address))
-            self._trouble = None
-            self._was_connected = True
-            wait = FIRST_WAIT_S
-            self._announce()
-            await self._down.wait()
+            else:
+                wait = FIRST_WAIT_S
+                await self._wait_for_loss()
+
+    async def _connect(self) -> None:
+        self._line = await wire.connect(
+            self.address,
+            self._name,
+            timeout=self._timeout,
+            limit=self._limit,
+            lost=self._lost,
+            connect_timeout=connect_timeout(self._timeout),
+        )
+        if self._trouble is not None:
+            _log.info("redis-back", at=str(self.address))
+        self._trouble = None
+        self._was_connected = True
+        self._announce()
+
+    def _on_failure(self, error: Exception) -> None:
+        is_first = self._trouble is None
+        detail = f"Redis cannot be connected to at {self.address}: {type(error).__name__}: {error}"
+        self._trouble = error if isinstance(error, HandbillError) else RedisAway(detail)
+        if is_first:
+            _log.warning("redis-away", at=str(self.address), reason=self._trouble.detail)
+        if self._task is not None:
+            self._task.health.failed(self._reason() if isinstance(error, HandbillError) else error)
+        self._announce()
+
+    async def _wait_for_loss(self) -> None:
+        while not self._down.is_set():
+            if self._task is not None:
+                self._task.health.processed()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._down.wait(), HEARTBEAT_S)
 
     def _announce(self) -> None:
         if self._news is not None and not self._news.done():

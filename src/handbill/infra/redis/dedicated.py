@@ -12,7 +12,7 @@ from handbill.infra.redis import line as wire
 from handbill.infra.redis.errors import RedisAway
 from handbill.infra.redis.line import Command, Line, Word
 from handbill.infra.redis.url import Address
-from handbill.kit import crashpoints
+from handbill.kit import crashpoints, task_health
 from handbill.kit.errors import HandbillError
 from handbill.kit.telemetry import logs
 
@@ -21,6 +21,14 @@ _log = logs.get("redis")
 CONNECT_TIMEOUT_S = 5.0
 INBOX = 10_000
 HEARTBEAT_S = 10.0
+"""Between two PINGs of a subscription, and so between two signs of life of the task that reads it."""
+LONGEST_CONNECT_S = 20.0
+"""However patient callers are: a task that connects must give its next sign of life in time."""
+
+
+def connect_timeout(timeout: float) -> float:
+    """How long a connection attempt may take for callers that wait `timeout` for an answer."""
+    return min(max(timeout, CONNECT_TIMEOUT_S), LONGEST_CONNECT_S)
 
 
 class Connection:
@@ -33,8 +41,7 @@ class Connection:
     @classmethod
     @asynccontextmanager
     async def opened(cls, address: Address, name: str, timeout: float) -> AsyncIterator[Connection]:
-        patience = max(timeout, CONNECT_TIMEOUT_S)
-        line = await wire.connect(address, name, timeout=0, limit=100_000, connect_timeout=patience)
+        line = await wire.connect(address, name, timeout=0, limit=100_000, connect_timeout=connect_timeout(timeout))
         try:
             yield cls(line, timeout)
         finally:
@@ -81,6 +88,13 @@ class _Inbox:
         self.queue: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue(INBOX)
         self.subscribed = 0
         self.heard_at = 0.0
+        self.is_read = True
+        """The reader waits for a message, or for the subscription: then no news is no sign that it hangs."""
+
+    def report_progress(self) -> None:
+        """A sign of life of the task that reads: messages may not come for hours."""
+        if self.is_read:
+            task_health.heartbeat()
 
     def hear(self, reply: Any) -> None:
         self.heard_at = asyncio.get_running_loop().time()
@@ -107,14 +121,18 @@ async def subscription(
     inbox = _Inbox()
     ready = asyncio.Event()
     listener = asyncio.create_task(_listen(address, name, channels, inbox, ready, patience), name="redis-subscription")
-    await ready.wait()
 
     async def messages() -> AsyncIterator[tuple[str, bytes]]:
         while True:
-            yield await inbox.queue.get()
+            inbox.is_read = True
+            message = await inbox.queue.get()
+            inbox.is_read = False
+            yield message
 
     stream = messages()
     try:
+        await ready.wait()
+        inbox.is_read = False
         yield stream
     finally:
         await stream.aclose()  # type: ignore[attr-defined]
@@ -134,17 +152,20 @@ async def _listen(
             stirred.set()
 
         line: Line | None = None
+        inbox.report_progress()
         try:
             line = await wire.connect(address, name, timeout=0, limit=1000, lost=lost, connect_timeout=patience)
+            inbox.report_progress()
             await _subscribed(line, channels, inbox, stirred, patience)
             if not first:
                 inbox.put(("", b""))
             first, wait = False, 0.05
             ready.set()
             await _heartbeats(line, inbox, down)
-        except HandbillError as error:
-            if first:
-                _log.warning("redis-subscription-away", reason=error.detail)
+        except Exception as error:  # noqa: BLE001 - no error may end it: the reader would wait for ever
+            if first or not isinstance(error, HandbillError):
+                reason = error.detail if isinstance(error, HandbillError) else f"{type(error).__name__}: {error}"
+                _log.warning("redis-subscription-away", reason=reason)
             first = False
             ready.set()
             await asyncio.sleep(wait * (0.5 + random.random()))
@@ -179,6 +200,7 @@ async def _heartbeats(line: Line, inbox: _Inbox, down: asyncio.Event) -> None:
     """Until the line breaks or falls silent: a PING may be sent on a subscribed line, and must be answered."""
     loop = asyncio.get_running_loop()
     while not down.is_set():
+        inbox.report_progress()
         asked = loop.time()
         line.say(wire.pack(["PING"]))
         try:

@@ -16,7 +16,7 @@ import hiredis
 
 from handbill.infra.redis.errors import RedisAway, RedisBusy, RedisCluster, RedisError, from_reply
 from handbill.infra.redis.url import Address
-from handbill.kit.errors import Broken, HandbillError
+from handbill.kit.errors import Broken
 from handbill.kit.telemetry import metrics
 
 Word: TypeAlias = str | bytes | int | float
@@ -238,8 +238,7 @@ async def connect(
             greeting = address.handshake(name)
             *replies, info = await line.send(pack_all([*greeting, ("INFO", "cluster")]), len(greeting) + 1)
             checked(replies)
-            if not address.cluster_allowed and isinstance(info, bytes) and b"cluster_enabled:1" in info:
-                raise RedisCluster(address)
+            _refuse_cluster(address, info)
     except (OSError, TimeoutError) as error:
         if line is not None:
             await line.close()
@@ -249,9 +248,14 @@ async def connect(
         if line is not None:
             await line.close()
         raise Broken(f"Redis at {address} refused our greeting: {error}", code="REDIS_LOGIN") from error
-    except (HandbillError, asyncio.CancelledError):
+    except BaseException:
         if line is not None:
             await line.close()
         raise
     metrics.REDIS_CONNECTS.inc()
     return line
+
+
+def _refuse_cluster(address: Address, info: Any) -> None:
+    if not address.cluster_allowed and isinstance(info, bytes) and b"cluster_enabled:1" in info:
+        raise RedisCluster(address)

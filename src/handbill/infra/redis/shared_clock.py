@@ -7,13 +7,13 @@ measured every second, by the answer that came back fastest, and `now_ms` never 
 
 from __future__ import annotations
 
-import asyncio
 import time
 from datetime import datetime
 
 from handbill.infra.redis.client import Redis
 from handbill.kit.clock import from_ms
 from handbill.kit.errors import Busy
+from handbill.kit.tasks import BackgroundTask
 from handbill.kit.telemetry import logs
 
 _log = logs.get("clock")
@@ -29,22 +29,25 @@ class SharedClock:
         self._redis = redis
         self._offset_ns = time.time_ns() - time.monotonic_ns()
         self._last_ms = 0
-        self._task: asyncio.Task[None] | None = None
+        self._task: BackgroundTask | None = None
 
     async def start(self) -> None:
+        """Measure once, then every second; raises what is no outage, as a refused login."""
         try:
             await self.measure()
         except Busy:
             _log.warning("clock-unsynchronised", detail="Redis is away: local time until it answers")
-        self._task = asyncio.create_task(self._keep(), name="shared-clock")
+        self._task = BackgroundTask("shared-clock", self.measure, period_s=_EVERY_S)
+        await self._task.start()
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
+        """End the measuring; the last offset stays in use."""
+        task, self._task = self._task, None
+        if task is not None:
+            await task.stop()
 
     async def measure(self) -> None:
+        """Set the offset by the fastest of a few answers."""
         best: tuple[int, int] | None = None
         for _ in range(_SAMPLES):
             sent = time.monotonic_ns()
@@ -73,11 +76,3 @@ class SharedClock:
 
     def monotonic(self) -> float:
         return time.monotonic()
-
-    async def _keep(self) -> None:
-        while True:
-            await asyncio.sleep(_EVERY_S)
-            try:
-                await self.measure()
-            except Busy:
-                continue

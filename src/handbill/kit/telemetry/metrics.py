@@ -39,7 +39,7 @@ TASK_STUCK = Gauge(
 CATALOG_AGE_SECONDS = Gauge(
     "handbill_catalog_age_seconds", "Time since the in-memory catalog was last known to be current"
 )
-GEO_AGE_SECONDS = Gauge("handbill_geo_age_seconds", "Age of the GeoIP file in use; absent without one")
+GEO_AGE_SECONDS = Gauge("handbill_geo_age_seconds", "Age of the GeoIP file in use; NaN without one")
 DISK_FREE_BYTES = Gauge("handbill_disk_free_bytes", "Free bytes on the disk of the data directory")
 DISK_FREE_RATIO = Gauge("handbill_disk_free_ratio", "Free share of the disk of the data directory, 0 to 1")
 NOT_READY = Gauge("handbill_not_ready", "1 while a part of /ready fails, by part", ("part",))
