@@ -38,7 +38,6 @@ class TaskHealth:
         self._expected: float | None = None
         self._failing_since: float | None = None
         self._waiting_since: float | None = None
-        self._last_success = metrics.TASK_LAST_SUCCESS.labels(name)
         self._error_count = metrics.TASK_ERRORS.labels(name)
 
     def heartbeat(self) -> None:
@@ -53,7 +52,7 @@ class TaskHealth:
         """A run ended without an error, whether or not there was work."""
         self.heartbeat()
         self._failing_since = self._waiting_since = None
-        self._last_success.set(time.time())
+        metrics.TASK_LAST_SUCCESS.labels(self.name).set(time.time())
 
     def processed(self, count: int = 1) -> None:
         """Work was finished: earlier errors are forgotten."""
