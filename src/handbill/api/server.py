@@ -17,9 +17,10 @@ from typing import Any
 from granian.constants import Interfaces
 from granian.server.embed import Server
 
-from handbill.api.app import build, readiness
+from handbill.api.app import build
 from handbill.api.fastlane import App
 from handbill.api.operators import OperatorListener
+from handbill.api.readiness import readiness
 from handbill.kit import agents, garbage
 from handbill.kit.errors import Broken
 from handbill.kit.telemetry import logs
@@ -37,7 +38,8 @@ async def serve(house: House, settings: Settings, *, ready: Callable[[], None] |
     host, port = settings.api.host, settings.api.port
     if settings.api.processes == 1:
         _check_free(host, port)
-    operators = OperatorListener(settings.api.metrics_host, settings.api.metrics_port, readiness(house))
+    parts = readiness(house)
+    operators = OperatorListener(settings.api.metrics_host, settings.api.metrics_port, parts)
     with _signals() as stopping:
         await operators.start()
         try:
@@ -45,8 +47,10 @@ async def serve(house: House, settings: Settings, *, ready: Callable[[], None] |
                 agents.warm()
                 if await _started(house, stopping):
                     garbage.settle()
-                    await _run(house, build(house, settings), settings, stopping, ready)
+                    await parts.start()
+                    await _run(house, build(house, settings, parts), settings, stopping, ready)
             finally:
+                await parts.stop()
                 await house.stop()
         finally:
             await operators.stop()

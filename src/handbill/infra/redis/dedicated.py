@@ -12,7 +12,7 @@ from handbill.infra.redis import line as wire
 from handbill.infra.redis.errors import RedisAway
 from handbill.infra.redis.line import Command, Line, Word
 from handbill.infra.redis.url import Address
-from handbill.kit import crashpoints
+from handbill.kit import crashpoints, task_health
 from handbill.kit.errors import HandbillError
 from handbill.kit.telemetry import logs
 
@@ -147,6 +147,7 @@ async def _listen(
                 _log.warning("redis-subscription-away", reason=error.detail)
             first = False
             ready.set()
+            task_health.heartbeat()
             await asyncio.sleep(wait * (0.5 + random.random()))
             wait = min(wait * 2, 1.0)
         finally:
@@ -186,3 +187,4 @@ async def _heartbeats(line: Line, inbox: _Inbox, down: asyncio.Event) -> None:
         except TimeoutError:
             if inbox.heard_at < asked:
                 return
+            task_health.heartbeat()  # a quiet channel is no task that hangs

@@ -36,6 +36,12 @@ TASK_ERRORS = Counter("handbill_task_errors", "Runs of a background task that fa
 TASK_STUCK = Gauge(
     "handbill_task_stuck", "1 while a background task has made no progress within its own limit", ("task",)
 )
+CATALOG_AGE_SECONDS = Gauge(
+    "handbill_catalog_age_seconds", "Time since the in-memory catalog was last known to be current"
+)
+DISK_FREE_BYTES = Gauge("handbill_disk_free_bytes", "Free bytes on the disk of the data directory")
+DISK_FREE_RATIO = Gauge("handbill_disk_free_ratio", "Free share of the disk of the data directory, 0 to 1")
+NOT_READY = Gauge("handbill_not_ready", "1 while a part of /ready fails, by part", ("part",))
 
 # --- postgres
 PG_SECONDS = Histogram("handbill_pg_seconds", "Time of one PostgreSQL statement", ("statement",))
