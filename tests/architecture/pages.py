@@ -104,7 +104,7 @@ def route_rows() -> list[Row]:
     with tempfile.TemporaryDirectory() as home:
         settings = load({"HANDBILL_HOME": home, **NOBODY})
         house = build(settings)  # built, never started: it talks to nobody
-        document = openapi.document(app.litestar(house, settings))
+        document = openapi.document(app.litestar(house, settings, house))
         hot = app._fast_routes(house)
     rows = [
         (f"`{method.upper()} {path}`", *_scope_and_words(str(operation.get("description") or "")))

@@ -228,19 +228,33 @@ async def test_health_readiness_metrics_and_the_empty_reply(api: Api, key: str) 
     assert parts["redis"]["ok"]
     assert not parts["clickhouse"]["vital"]
     assert {name: part["detail"] for name, part in parts.items()} == {
-        "postgres": {}, "redis": {}, "journal": {}, "clickhouse": {"code": "CLICKHOUSE_AWAY"}
+        "postgres": {}, "redis": {}, "journal": {}, "clickhouse": {"code": "CLICKHOUSE_AWAY"}, "counting": {},
+        "exports": {}, "catalog": {}, "errors": {}, "disk": {}, "tasks": {},
     }, "no lag, no load"  # fmt: skip
     async with api.client.get(f"{api.metrics}/ready") as reply:  # type: ignore[attr-defined]
         details = await reply.json()
     assert (reply.status, details["ready"]) == (200, True)
     assert set(details["parts"]["journal"]["detail"]) == {"lag_events", "lag_seconds"}
     assert details["parts"]["clickhouse"]["detail"]["reason"]
+    assert {"intake-lag", "catalog-poll", "disk-space"} <= set(details["parts"]["tasks"]["detail"]["running"])
+    assert (await api("GET", "/health")).json() == {"status": "ok"}
+    async with api.client.get(f"{api.metrics}/health") as reply:  # type: ignore[attr-defined]
+        health = await reply.json()
+    assert (reply.status, health["status"], health["stuck"]) == (200, "ok", [])
+    assert health["tasks"]["catalog-poll"]["required"]
     await api("GET", "/admin/audit", key=key)
     (await api("GET", "/metrics")).problem(404, "NOT_FOUND")
     async with api.client.get(f"{api.metrics}/metrics") as reply:  # type: ignore[attr-defined]
         page = await reply.text()
     assert 'handbill_api_replies_total{method="GET",route="/admin/audit",status="200"}' in page
     assert "handbill_api_tenant_requests_total" in page
+
+    async def evaluated() -> bool:
+        async with api.client.get(f"{api.metrics}/metrics") as reply:  # type: ignore[attr-defined]
+            found = await reply.text()
+        return 'handbill_not_ready{part="clickhouse"} 1.0' in found and 'handbill_not_ready{part="disk"} 0.0' in found
+
+    await eventually(evaluated, what="the parts of /ready are metrics without a request for /ready")
 
 
 async def test_the_openapi_page_is_valid(api: Api) -> None:

@@ -40,7 +40,7 @@ async def run(ctx: Context) -> dict[str, Any]:
             await load
             await drained(database, redis)
             async with database.worker() as tx:
-                waiting = sum(events for events, _ in (await ShippingStore().unshipped(tx)).values())
+                waiting = sum(each.events for each in (await ShippingStore().unshipped(tx)).values())
             ctx.say(f"{knower.answered:,} answered and counted, {waiting:,} unshipped; ClickHouse comes back")
             await own.start("clickhouse")
             began = time.monotonic()

@@ -26,7 +26,7 @@ class Empty:
 
 @pytest.fixture(scope="module")
 def built() -> Litestar:
-    return app.litestar(Empty(), Settings())  # type: ignore[arg-type]
+    return app.litestar(Empty(), Settings(), Empty())  # type: ignore[arg-type]
 
 
 def test_every_route_declares_who_may_use_it(built: Litestar) -> None:

@@ -14,9 +14,11 @@ from handbill.api.clients import Clients
 from handbill.api.cors import Cors
 from handbill.api.fastlane import FastLane
 from handbill.api.frontdoor import FrontDoor
+from handbill.api.reply_rate import ReplyRate
 from handbill.kit.errors import Busy, HandbillError, Invalid
 from handbill.kit.fast import FastReply, FastRequest, FastRoute
 from handbill.kit.telemetry import metrics
+from tests.kit.clocks import FakeClock
 
 ORIGIN = (b"origin", b"https://shop.example")
 
@@ -68,6 +70,7 @@ LANE = FastLane(
     clients=Clients(["10.0.0.0/8"]),
     cors=Cors(["*"]),
     body_limit=100,
+    replies=ReplyRate(FakeClock()),
     shared=("/both",),
 )
 
@@ -196,7 +199,7 @@ async def test_a_body_is_whole_or_refused(messages: list[dict[str, Any]], code: 
     async def receive() -> Any:
         return waiting.pop(0)
 
-    door = FrontDoor(reader, clients=Clients([]), cors=Cors([]), body_limit=100)
+    door = FrontDoor(reader, clients=Clients([]), cors=Cors([]), body_limit=100, replies=ReplyRate(FakeClock()))
     scope = {"type": "http", "method": "POST", "path": "/x", "headers": [], "client": None}
     await door(scope, receive, Heard().send)
     assert told == [code]
@@ -220,7 +223,7 @@ async def test_a_route_may_take_more_than_the_others(size: int, own: int, refuse
     async def receive() -> Any:
         return {"type": "http.request", "body": b"x" * size, "more_body": False}
 
-    door = FrontDoor(reader, clients=Clients([]), cors=Cors([]), body_limit=100)
+    door = FrontDoor(reader, clients=Clients([]), cors=Cors([]), body_limit=100, replies=ReplyRate(FakeClock()))
     headers = [(b"content-length", b"%d" % size)] if told else []
     await door(
         {"type": "http", "method": "POST", "path": "/x", "headers": headers, "client": None}, receive, Heard().send
@@ -241,7 +244,14 @@ async def test_large_bodies_together_have_a_limit_and_give_it_back(monkeypatch: 
             inside.append(await asked(b"x" * 20))  # may be as long as the limit says
         return FastReply(200, b"kept")
 
-    lane = FastLane([FastRoute("POST", "/hot", slow)], behind, clients=Clients([]), cors=Cors(["*"]), body_limit=100)
+    lane = FastLane(
+        [FastRoute("POST", "/hot", slow)],
+        behind,
+        clients=Clients([]),
+        cors=Cors(["*"]),
+        body_limit=100,
+        replies=ReplyRate(FakeClock()),
+    )
 
     async def asked(body: bytes, *headers: tuple[bytes, bytes]) -> Heard:
         heard = Heard()

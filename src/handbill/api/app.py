@@ -14,6 +14,7 @@ from handbill.api.clients import Clients
 from handbill.api.cors import Cors
 from handbill.api.fastlane import PING, App, FastLane
 from handbill.api.frontdoor import FrontDoor
+from handbill.api.health import Readiness
 from handbill.api.idempotency import Idempotency
 from handbill.api.mounts import FASTLANES, MOUNTS
 from handbill.kit.errors import Broken
@@ -23,18 +24,27 @@ from handbill.tenants.model import Principal
 from handbill.wiring.house import House
 
 
-def build(house: House, settings: Settings) -> App:
+def build(house: House, settings: Settings, readiness: Readiness) -> App:
     """The whole application over a house. The caller starts and stops the house."""
     clients = Clients(settings.api.trusted_proxies)
     cors = Cors(settings.api.cors_origins)
     limit = settings.api.body_limit
-    routes: Any = litestar(house, settings)  # an ASGI application like any other, typed more narrowly
-    behind = FrontDoor(routes, clients=clients, cors=cors, body_limit=limit)
+    routes: Any = litestar(house, settings, readiness)  # an ASGI application like any other, typed more narrowly
+    replies = readiness.replies
+    behind = FrontDoor(routes, clients=clients, cors=cors, body_limit=limit, replies=replies)
     shared = {route.path for route in routes.routes}  # the lane answers its own methods there, and Litestar the others
-    return FastLane(routes.state.fast_routes, behind, clients=clients, cors=cors, body_limit=limit, shared=shared)
+    return FastLane(
+        routes.state.fast_routes,
+        behind,
+        clients=clients,
+        cors=cors,
+        body_limit=limit,
+        replies=replies,
+        shared=shared,
+    )
 
 
-def litestar(house: House, settings: Settings) -> Litestar:
+def litestar(house: House, settings: Settings, readiness: Readiness) -> Litestar:
     """The routes that take their time."""
     app = Litestar(
         route_handlers=[
@@ -44,7 +54,7 @@ def litestar(house: House, settings: Settings) -> Litestar:
         ],
         dependencies={
             "principal": Provide(_principal, sync_to_thread=False),
-            "readiness": _provided(readiness(house)),
+            "readiness": _provided(readiness),
             "secure_cookies": _provided(settings.api.secure_cookies),
             **{name: _provided(getattr(house, name)) for name in MOUNTS},
         },
@@ -58,25 +68,6 @@ def litestar(house: House, settings: Settings) -> Litestar:
     _check_declared(app)
     app.state.fast_routes = _fast_routes(house)
     return app
-
-
-def readiness(house: House) -> health.Readiness:
-    """What must answer before this process says it is ready. ClickHouse may be away: nothing the API takes needs it."""
-    found = health.Readiness()
-    found.join("postgres", house.database.health, vital=True)
-    found.join("redis", house.redis.health, vital=True)
-    found.join("clickhouse", house.clickhouse.health, vital=False)
-    found.join("journal", lambda: _lag(house), vital=False)
-    return found
-
-
-async def _lag(house: House) -> dict[str, Any]:
-    """How far counting is behind, for operators only.
-
-    A long way behind is answered by 429 on the routes that add to it, not by a 503 here.
-    """
-    events, seconds = house.events.lag
-    return {"lag_events": events, "lag_seconds": round(seconds, 3)}
 
 
 def _fast_routes(house: House) -> list[FastRoute]:

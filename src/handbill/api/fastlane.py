@@ -18,6 +18,7 @@ from prometheus_client import Counter, Histogram
 from handbill.api.clients import Clients, request_id
 from handbill.api.cors import Cors
 from handbill.api.problems import MEDIA_TYPE, headers_of, problem, translated
+from handbill.api.reply_rate import ReplyRate
 from handbill.kit.errors import Busy, NotAllowed, TooLarge
 from handbill.kit.fast import FastDoc, FastReply, FastRequest, FastRoute
 from handbill.kit.telemetry import logs, metrics, tracing
@@ -63,12 +64,14 @@ class FastLane:
         clients: Clients,
         cors: Cors,
         body_limit: int,
+        replies: ReplyRate,
         shared: Container[str] = (),
     ) -> None:
         self._routes = {(route.method, route.path): route for route in routes}
         self._preflights = {route.path for route in self._routes.values() if route.cors}
         self._allowed = _allowed([route for route in self._routes.values() if route.path not in shared])
         self._behind = behind
+        self._replies = replies
         self._clients = clients
         self._cors = cors
         self._body_limit = body_limit
@@ -125,6 +128,7 @@ class FastLane:
             found += self._cors.headers(origin)
         await _write(send, reply.status, reply.body, found)
         self._counted(route, reply.status).inc()
+        self._replies.count(reply.status)
 
     async def _hold(self, receive: Receive, headers: dict[bytes, bytes], limit: int) -> int:
         """Room for a large body, before it is read; one that does not say its length may be as long as it likes."""

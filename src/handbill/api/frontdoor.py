@@ -14,6 +14,7 @@ import structlog
 from handbill.api.clients import Clients, request_id
 from handbill.api.cors import Cors
 from handbill.api.fastlane import App, Receive, Scope, Send, drain, too_large
+from handbill.api.reply_rate import ReplyRate
 from handbill.kit.errors import Invalid
 from handbill.kit.telemetry import logs, metrics, tracing
 from handbill.kit.untrusted_json import check_json
@@ -34,8 +35,9 @@ log = logs.get("api")
 
 
 class FrontDoor:
-    def __init__(self, behind: App, *, clients: Clients, cors: Cors, body_limit: int) -> None:
+    def __init__(self, behind: App, *, clients: Clients, cors: Cors, body_limit: int, replies: ReplyRate) -> None:
         self._behind = behind
+        self._replies = replies
         self._clients = clients
         self._cors = cors
         self._body_limit = body_limit
@@ -78,6 +80,7 @@ class FrontDoor:
         if tenant is not None:
             metrics.API_TENANT_REQUESTS.labels(self._label(tenant)).inc()
         if route not in _QUIET:
+            self._replies.count(status)
             log.info(
                 "request",
                 method=scope["method"],

@@ -1,4 +1,4 @@
-"""`/health`: this process answers. `/ready`: so do the engines it cannot work without.
+"""`/health`: this process answers and its background tasks run. `/ready`: all that it needs is well too.
 
 The public `/ready` says of each part only whether it is well. How far counting is behind is the traffic of all tenants
 together: that is on the operator's listener alone.
@@ -15,15 +15,21 @@ from litestar import Response, get
 from litestar.di import NamedDependency
 from litestar.params import SkipValidation
 
+from handbill.api.reply_rate import ReplyRate
+from handbill.kit import task_health
 from handbill.kit.errors import Busy, HandbillError
+from handbill.kit.tasks import BackgroundTask
+from handbill.kit.telemetry import metrics
 
 PATIENCE_S = 5.0
+EVALUATE_EVERY_S = 5.0
+SAMPLE_EVERY_S = 1.0
 
 Check = Callable[[], Awaitable[dict[str, Any] | None]]
 
 
 class Health(msgspec.Struct, frozen=True):
-    status: Literal["ok"] = "ok"
+    status: Literal["ok", "stuck"] = "ok"
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -48,10 +54,30 @@ class Ready(msgspec.Struct, frozen=True):
 
 
 class Readiness:
-    """The list of what must answer. The wiring joins engines; features join their lag."""
+    """The list of what must be well. Evaluated for each request, and in the background for the metrics."""
 
-    def __init__(self) -> None:
+    def __init__(self, replies: ReplyRate) -> None:
+        self.replies = replies
         self._checks: dict[str, tuple[Check, bool]] = {}
+        self._tasks = (
+            BackgroundTask("reply-rate", replies.sample, period_s=SAMPLE_EVERY_S),
+            BackgroundTask("readiness", self.evaluate, period_s=EVALUATE_EVERY_S),
+        )
+
+    async def start(self) -> None:
+        """Keep `handbill_not_ready` current from now on."""
+        for task in self._tasks:
+            await task.start()
+
+    async def stop(self) -> None:
+        """Stop what `start` began."""
+        for task in self._tasks:
+            await task.stop()
+
+    async def evaluate(self) -> None:
+        """Check every part and set its metric."""
+        for name, part in (await self.check()).parts.items():
+            metrics.NOT_READY.labels(name).set(not part.ok)
 
     def join(self, name: str, check: Check, *, vital: bool) -> None:
         self._checks[name] = (check, vital)
@@ -73,10 +99,16 @@ class Readiness:
         return Part(True, vital, measured or {})
 
 
+def current_health() -> tuple[Health, int]:
+    """Whether a restart of this process may help, and the HTTP status that says so."""
+    return (Health("stuck"), 503) if task_health.unhealthy() else (Health(), 200)
+
+
 @get("/health", operation_id="health", tags=["Health"], opt={"public": True, "example": {"status": "ok"}})
-async def health() -> Health:
-    """This process is alive and answers."""
-    return Health()
+async def health() -> Response[Health]:
+    """This process answers and its background tasks run: 200, else 503. For load balancers and supervisors."""
+    body, status = current_health()
+    return Response(body, status_code=status)
 
 
 @get(
@@ -95,7 +127,7 @@ async def health() -> Health:
     },
 )
 async def ready(readiness: NamedDependency[SkipValidation[Readiness]]) -> Response[Ready]:
-    """The engines answer too: 200 when every vital part does, else 503. The metrics port has lag and reasons."""
+    """Every vital part is well: 200, else 503. For operators and deploys; the metrics port has lag and reasons."""
     found = (await readiness.check()).public()
     return Response(found, status_code=200 if found.ready else 503)
 

@@ -7,7 +7,8 @@ import asyncio
 import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from handbill.api.health import Readiness
+from handbill.api.health import Readiness, current_health
+from handbill.kit import task_health
 from handbill.kit.errors import Broken
 from handbill.kit.telemetry import metrics
 
@@ -16,7 +17,7 @@ PATIENCE_S = 10.0
 
 
 class OperatorListener:
-    """Answers `GET /metrics` and `GET /ready` and closes. Too small to need a framework."""
+    """Answers `GET /metrics`, `GET /health` and `GET /ready` and closes. Too small to need a framework."""
 
     def __init__(self, host: str, port: int, readiness: Readiness) -> None:
         self._host = host
@@ -65,4 +66,21 @@ class OperatorListener:
             found = await self._readiness.check()
             status = "200 OK" if found.ready else "503 Service Unavailable"
             return status, "application/json", msgspec.json.encode(found)
-        return "404 Not Found", "text/plain; charset=utf-8", b"only /metrics and /ready are here\n"
+        if head.startswith((b"GET /health ", b"GET /health?")):
+            health, code = current_health()
+            status = "200 OK" if code == 200 else "503 Service Unavailable"
+            body = {"status": health.status, "stuck": task_health.unhealthy(), "tasks": _describe_tasks()}
+            return status, "application/json", msgspec.json.encode(body)
+        return "404 Not Found", "text/plain; charset=utf-8", b"only /metrics, /health and /ready are here\n"
+
+
+def _describe_tasks() -> dict[str, dict[str, object]]:
+    return {
+        each.name: {
+            "required": each.required,
+            "silent_seconds": round(each.silent_seconds(), 3),
+            "errors": each.errors,
+            "last_error": each.last_error,
+        }
+        for each in task_health.running()
+    }

@@ -18,9 +18,10 @@ from typing import Any
 from granian.constants import Interfaces
 from granian.server.embed import Server
 
-from handbill.api.app import build, readiness
+from handbill.api.app import build
 from handbill.api.fastlane import App
 from handbill.api.operators import OperatorListener
+from handbill.api.readiness import readiness
 from handbill.kit import agents, garbage
 from handbill.kit.errors import Broken
 from handbill.kit.heartbeat import Heartbeat
@@ -43,7 +44,8 @@ async def serve(house: House, settings: Settings, *, ready: Callable[[], None] |
     host, port = settings.api.host, settings.api.port
     if settings.api.processes == 1:
         _check_free(host, port)
-    operators = OperatorListener(settings.api.metrics_host, settings.api.metrics_port, readiness(house))
+    parts = readiness(house)
+    operators = OperatorListener(settings.api.metrics_host, settings.api.metrics_port, parts)
     with _signals() as stopping:
         await operators.start()
         try:
@@ -51,9 +53,11 @@ async def serve(house: House, settings: Settings, *, ready: Callable[[], None] |
                 agents.warm()
                 if await _started(house, stopping):
                     garbage.settle()
+                    await parts.start()
                     async with _heartbeat(api_heartbeat_file(settings)):
-                        await _run(house, build(house, settings), settings, stopping, ready)
+                        await _run(house, build(house, settings, parts), settings, stopping, ready)
             finally:
+                await parts.stop()
                 await house.stop()
         finally:
             await operators.stop()

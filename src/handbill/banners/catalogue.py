@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Literal
@@ -23,10 +24,12 @@ from handbill.banners import store
 from handbill.banners.model import Banner, Campaign, Deciding, Placement
 from handbill.infra.postgres import Database
 from handbill.infra.redis import Redis
+from handbill.infra.redis.subscriber import SubscriptionTask
 from handbill.kit.bounds import PUBLIC_IDS
 from handbill.kit.caches import LruCache, TtlCache
 from handbill.kit.clock import Clock, from_ms, to_ms
 from handbill.kit.errors import Busy
+from handbill.kit.tasks import BackgroundTask
 from handbill.kit.telemetry import logs, metrics
 
 _log = logs.get("catalogue")
@@ -103,22 +106,27 @@ class Catalogue:
         self._asking: dict[tuple[Kind, UUID], asyncio.Future[Found | None]] = {}
         self._comparing: dict[int, asyncio.Lock] = {}
         self._since: datetime | None = None
-        self._tasks: list[asyncio.Task[None]] = []
+        self._current_at: float | None = None
+        self._tasks = (
+            SubscriptionTask("catalog-changes", redis, (CHANNEL,), lambda channel, message: self._poke.set()),
+            BackgroundTask("catalog-poll", self._poll),
+        )
         self._poke = asyncio.Event()
         self._watchers: list[Callable[[int], None]] = []
 
     async def start(self) -> None:
         await self.refresh()
-        self._tasks = [
-            asyncio.create_task(self._listen(), name="catalogue-listen"),
-            asyncio.create_task(self._poll(), name="catalogue-poll"),
-        ]
+        metrics.CATALOG_AGE_SECONDS.set_function(self.age_seconds)
+        for task in self._tasks:
+            await task.start()
 
     async def stop(self) -> None:
         for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._tasks = []
+            await task.stop()
+
+    def age_seconds(self) -> float:
+        """Time since the copy in memory was last known to be current; endless before the first load."""
+        return math.inf if self._current_at is None else self._clock.monotonic() - self._current_at
 
     def tenant(self, tenant_id: int) -> Snapshot:
         return self._tenants.get(tenant_id) or _empty(tenant_id)
@@ -190,6 +198,7 @@ class Catalogue:
 
     async def refresh(self) -> None:
         """Load what changed since the last look; everything, the first time."""
+        started = self._clock.monotonic()
         async with self._database.worker() as tx:
             if self._since is None:
                 versions = await store.all_versions(tx)
@@ -199,7 +208,7 @@ class Catalogue:
         stale = [tenant for tenant, version in versions.items() if self.tenant(tenant).version != version]
         if stale:
             await self._load(stale, versions)
-        self._since = began
+        self._since, self._current_at = began, started
 
     async def changed(self, tenant_id: int) -> None:
         """Tell every process, this one included. A lost message costs a second: the poll stands behind it."""
@@ -266,24 +275,15 @@ class Catalogue:
         async with self._database.lookup() as tx:
             return await store.find_public(tx, *key)
 
-    async def _listen(self) -> None:
-        async with self._redis.subscribe(CHANNEL) as messages:
-            async for _ in messages:
-                self._poke.set()
-
     async def _poll(self) -> None:
-        while True:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._poke.wait(), _POLL_S)
-            self._poke.clear()
-            await self._tried(self.refresh)
-
-    async def _tried(self, work: Callable[[], Awaitable[None]]) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._poke.wait(), _POLL_S)
+        self._poke.clear()
         try:
-            await work()
-        except Busy as error:
+            await self.refresh()
+        except Busy:
             metrics.CATALOGUE_STALE.inc()
-            _log.warning("catalogue-stale", reason=error.code, detail="serving the last copy until PostgreSQL answers")
+            raise  # the last copy is served until PostgreSQL answers
 
 
 def _snapshot(

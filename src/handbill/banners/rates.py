@@ -11,10 +11,8 @@ from handbill.banners import store
 from handbill.banners.ranking import ctr
 from handbill.infra.postgres import Database
 from handbill.kit.clock import Clock
-from handbill.kit.errors import Busy
-from handbill.kit.telemetry import logs
-
-_log = logs.get("rates")
+from handbill.kit.task_health import TaskHealth
+from handbill.kit.tasks import BackgroundTask
 
 EVERY_S = 30.0
 SINCE = timedelta(days=30)
@@ -28,16 +26,13 @@ class Rates:
         self._wanted: set[int] = set()
         self._known: dict[int, float] = {}
         self._poke = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._task = BackgroundTask("banner-rates", self._keep, health=TaskHealth("banner-rates", required=False))
 
     async def start(self) -> None:
-        self._task = asyncio.create_task(self._keep(), name="rates")
+        await self._task.start()
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
+        await self._task.stop()
 
     def want(self, tenant_id: int, *, wanted: bool) -> None:
         if wanted and tenant_id not in self._wanted:
@@ -58,11 +53,9 @@ class Rates:
         self._known = {banner: ctr(impressions, clicks) for banner, (impressions, clicks) in counts.items()}
 
     async def _keep(self) -> None:
-        while True:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._poke.wait(), EVERY_S)
-            self._poke.clear()
-            try:
-                await self.refresh()
-            except Busy as error:
-                _log.warning("rates-stale", reason=error.code, detail="ranking by the last figures")
+        self._task.health.rest(EVERY_S)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._poke.wait(), EVERY_S)
+        self._poke.clear()
+        self._task.health.heartbeat()
+        await self.refresh()  # after an error the last figures are used

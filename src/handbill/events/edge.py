@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from handbill.events.model import KINDS, Dropped, Event, encode, sender
-from handbill.events.shipping_store import ShippingStore
+from handbill.events.shipping_store import ShippingStore, Unshipped
 from handbill.events.store import EventStore
 from handbill.infra.journal.lanes import Lanes
 from handbill.infra.journal.port import Journal
@@ -22,10 +22,16 @@ from handbill.infra.journal.spill import SpillPolicy, SpillState, spills
 from handbill.infra.postgres import Database
 from handbill.kit.clock import Clock
 from handbill.kit.errors import Busy, Throttled
+from handbill.kit.progress import ProgressWatch
+from handbill.kit.tasks import BackgroundTask
 from handbill.kit.telemetry import logs, metrics
 
 _log = logs.get("edge")
 _LOOK_EVERY_S = 1.0
+STALLED_S = 30.0
+"""A lane with work that has not moved for so long is stalled."""
+EXPORT_AGE_S = 60.0
+"""A younger batch is not late: the exporter collects batches and ClickHouse may be restarted."""
 _ACCEPTED = {kind: metrics.EVENTS_ACCEPTED.labels(kind) for kind in (*KINDS, Dropped.kind)}
 """Looked up once: finding a label costs more than counting."""
 
@@ -43,6 +49,13 @@ class EdgePolicy(msgspec.Struct, frozen=True):
     spill: SpillPolicy = SpillPolicy()
 
 
+class Stalled(msgspec.Struct, frozen=True):
+    """Lanes that make no progress: events behind the cursor are not counted, or batches are not exported."""
+
+    counting: tuple[str, ...] = ()
+    exports: tuple[str, ...] = ()
+
+
 class Edge:
     def __init__(
         self, journal: Journal, lanes: Lanes, database: Database, clock: Clock, policy: EdgePolicy | None = None
@@ -54,24 +67,24 @@ class Edge:
         self._policy = policy or EdgePolicy()
         self._store = EventStore()
         self._shipping = ShippingStore()
-        self._unshipped: dict[str, tuple[int, float]] = {}
+        self._unshipped: dict[str, Unshipped] = {}
+        self._counting = ProgressWatch(clock, STALLED_S)
+        self._exports = ProgressWatch(clock, STALLED_S)
         self._spill = SpillState()
         self._cursors: dict[str, str] = {}
         self._full = False
         self._overflow_full = False
-        self._task: asyncio.Task[None] | None = None
+        self._task = BackgroundTask("intake-lag", self.look, period_s=_LOOK_EVERY_S)
+        self.stalled = Stalled()
         self.lag_events = 0
         self.unshipped = 0
         self.lag_seconds = 0.0
 
     async def start(self) -> None:
-        self._task = asyncio.create_task(self._watch(), name="edge-lag")
+        await self._task.start()
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
+        await self._task.stop()
 
     async def accept(self, events: Sequence[Event], extra: Sequence[Sequence[Any]] = ()) -> None:
         """Keep these events of one tenant; durable when it returns. `extra` commands travel with the first lane's."""
@@ -123,26 +136,14 @@ class Edge:
             retry_after=self._policy.retry_after_s,
         )
 
-    async def _watch(self) -> None:
-        while True:
-            try:
-                await self.look()
-            except Busy:
-                _log.debug("lag-unknown")
-            await asyncio.sleep(_LOOK_EVERY_S)
-
     async def look(self) -> None:
-        """Measure every lane once and decide whether to shed."""
-        try:
-            async with self._database.worker() as tx:
-                self._cursors = await self._store.cursors(tx)
-                self._unshipped = await self._shipping.unshipped(tx)
-        except Busy:
-            _log.debug("cursors-unknown", detail="the lag grows from the last ones known")
-        cursors = self._cursors
+        """Measure every lane once and decide whether to shed, and which lanes are stalled."""
+        is_current = await self._read_cursors()
         main, overflow, seconds = 0, 0, 0.0
+        counting: list[str] = []
         for lane, _ in self._lanes.all():
-            lag = await self._journal.lag(lane, cursors.get(lane, "0-0"))
+            cursor = self._cursors.get(lane, "0-0")
+            lag = await self._journal.lag(lane, cursor)
             metrics.JOURNAL_LAG_EVENTS.labels(lane).set(lag.events)
             metrics.JOURNAL_LAG_SECONDS.labels(lane).set(lag.seconds)
             if self._lanes.is_overflow(lane):
@@ -150,11 +151,38 @@ class Edge:
             else:
                 main += lag.events
                 seconds = max(seconds, lag.seconds)
-            waiting = self._unshipped.get(lane, (0, 0.0))
-            metrics.EVENTS_UNSHIPPED.labels(lane).set(waiting[0])
-            metrics.EVENTS_UNSHIPPED_SECONDS.labels(lane).set(waiting[1])
+            if is_current and self._counting.observe(lane, cursor, has_work=lag.events > 0):
+                counting.append(lane)
         self.lag_events, self.lag_seconds = main + overflow, seconds
-        self.unshipped = sum(events for events, _ in self._unshipped.values())
+        self.stalled = Stalled(tuple(counting), self._stalled_exports() if is_current else ())
+        self.unshipped = sum(each.events for each in self._unshipped.values())
         held = self.unshipped > self._policy.unshipped
         self._full = main > self._policy.threshold or seconds > self._policy.threshold_s or held
         self._overflow_full = overflow > self._policy.threshold or held
+
+    async def _read_cursors(self) -> bool:
+        """False: PostgreSQL does not answer, and the lag grows from the last cursors that were read.
+
+        Then no lane is called stalled, but the time since its last movement runs on.
+        """
+        try:
+            async with self._database.worker() as tx:
+                self._cursors = await self._store.cursors(tx)
+                self._unshipped = await self._shipping.unshipped(tx)
+        except Busy as error:
+            _log.debug("intake.cursors_unknown", reason=error.code)
+            return False
+        return True
+
+    def _stalled_exports(self) -> tuple[str, ...]:
+        """Lanes whose oldest waiting batch is late and has been the oldest for a while."""
+        stalled: list[str] = []
+        for lane, _ in self._lanes.all():
+            waiting = self._unshipped.get(lane)
+            metrics.EVENTS_UNSHIPPED.labels(lane).set(waiting.events if waiting else 0)
+            metrics.EVENTS_UNSHIPPED_SECONDS.labels(lane).set(waiting.seconds if waiting else 0.0)
+            oldest = waiting.oldest if waiting else None
+            is_unmoved = self._exports.observe(lane, oldest, has_work=waiting is not None)
+            if waiting is not None and is_unmoved and waiting.seconds > EXPORT_AGE_S:
+                stalled.append(lane)
+        return tuple(stalled)

@@ -10,7 +10,7 @@ from uuid import UUID
 import msgspec
 
 from handbill.events.dead import Chosen, DeadLetters, DropReport, Guard, OnFailure, Replayed
-from handbill.events.edge import Edge
+from handbill.events.edge import Edge, Stalled
 from handbill.events.model import HORIZON_DAYS, KINDS, Event, key
 from handbill.events.reader import Drop, EventReader, ParkedRow
 from handbill.events.shipping_store import LostBatch, ShippingStore
@@ -70,6 +70,11 @@ class EventsService:
         """Events and seconds behind, as last measured."""
         return self._edge.lag_events, self._edge.lag_seconds
 
+    @property
+    def stalled(self) -> Stalled:
+        """Lanes whose counting or export makes no progress, as last measured."""
+        return self._edge.stalled
+
     async def shipments(self) -> list[UUID]:
         """The groups of events that are on their way to ClickHouse."""
         async with self._database.worker() as tx:
@@ -79,7 +84,7 @@ class EventsService:
         """Counted events that ClickHouse does not have yet, and for how many seconds the oldest of them has waited."""
         async with self._database.worker() as tx:
             found = await self._shipping.unshipped(tx)
-        return sum(events for events, _ in found.values()), max((age for _, age in found.values()), default=0.0)
+        return sum(each.events for each in found.values()), max((each.seconds for each in found.values()), default=0.0)
 
     async def lost(self, *, limit: int = 100) -> list[LostBatch]:
         """Counted events that neither ClickHouse nor the journal has, batch by batch, the latest first."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -66,6 +66,14 @@ class LostBatch(msgspec.Struct, frozen=True):
     lost_at: datetime
 
 
+class Unshipped(NamedTuple):
+    """What ClickHouse does not have yet of one lane: events, age of the oldest batch, and when that batch was made."""
+
+    events: int
+    seconds: float
+    oldest: datetime
+
+
 class ShippingStore:
     async def waiting(self, tx: Tx, lane: str, most: int) -> tuple[Load, ...]:
         return _loads(await tx.fetch(S.waiting_batches, lane, most))
@@ -100,9 +108,10 @@ class ShippingStore:
     async def open_ids(self, tx: Tx) -> list[UUID]:
         return [row["id"] for row in await tx.fetch(S.all_open_groups)]
 
-    async def unshipped(self, tx: Tx) -> dict[str, tuple[int, float]]:
+    async def unshipped(self, tx: Tx) -> dict[str, Unshipped]:
         """Per lane: events that ClickHouse does not have yet, and the age of the oldest batch of them."""
-        return {row["lane"]: (row["events"], row["seconds"]) for row in await tx.fetch(S.unshipped)}
+        rows = await tx.fetch(S.unshipped)
+        return {row["lane"]: Unshipped(row["events"], row["seconds"], row["oldest"]) for row in rows}
 
     async def unaudited(self, tx: Tx, older: timedelta, limit: int) -> list[Exported]:
         """Batches that were done so long ago and not counted again since, the oldest first."""

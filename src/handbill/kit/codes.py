@@ -37,6 +37,13 @@ CODES: dict[str, str] = {
     "BODIES_BUSY": "Too many large bodies at once; nothing was kept, try again after `Retry-After` seconds.",
     "JSON_TOO_DEEP": "The body's JSON is nested deeper than 100 levels; nothing was changed. Send flatter values.",
     "BODY_CUT": "The client left before its body was whole; nothing was done.",
+    "COUNTING_STALLED": "Events are accepted and kept, but none has been counted for 30 seconds.",
+    "EXPORTS_STALLED": "Counted events are kept, but have not reached ClickHouse for more than a minute.",
+    "CATALOG_STALE": "Banners are served from a copy that was not compared with PostgreSQL for 30 seconds.",
+    "MANY_ERRORS": "More than a fifth of the replies of the last 30 seconds were errors of the server.",
+    "DISK_LOW": "Little space is free on the disk of the data directory; free some, or enlarge the disk.",
+    "DISK_UNKNOWN": "The free space of the disk of the data directory cannot be measured; look at the disk.",
+    "TASKS_STUCK": "A background task of the process makes no progress; restart the process.",
     "BAD_PROXY_NETWORK": "A trusted proxy in the settings is no network; nothing was started.",
     # --- tenants
     "TENANT_SUSPENDED": "The tenant is suspended; the operator of the installation can resume it.",

@@ -173,6 +173,16 @@ class Worker(msgspec.Struct, frozen=True):
     ] = 100
 
 
+class Health(msgspec.Struct, frozen=True):
+    disk_free_ratio: Annotated[
+        float,
+        Meta(ge=0, le=1, description="`/ready` fails below this free share of the data directory's disk; 0: never."),
+    ] = 0.05
+    disk_free_bytes: Annotated[
+        int, Meta(ge=0, description="`/ready` fails below so many free bytes on the data directory's disk; 0: never.")
+    ] = 1_073_741_824
+
+
 class Tenants(msgspec.Struct, frozen=True):
     key_cache_seconds: Annotated[
         float,
@@ -253,6 +263,7 @@ class Settings(msgspec.Struct, frozen=True):
     clickhouse: ClickHouse = ClickHouse()
     api: Api = Api()
     worker: Worker = Worker()
+    health: Health = Health()
     tenants: Tenants = Tenants()
     jobs: Jobs = Jobs()
     events: Events = Events()

@@ -32,6 +32,7 @@ from handbill.insights.service import Bounds, InsightsService, Tails
 from handbill.jobs.breaker import Breaker
 from handbill.jobs.pressure import PressureLimits
 from handbill.jobs.service import JobsService, RelayPolicy
+from handbill.kit.disk import DiskLimits, DiskMonitor
 from handbill.kit.telemetry import logs
 from handbill.messaging.service import MessagingService
 from handbill.people.overrides import Overrides
@@ -69,6 +70,7 @@ class House:
         self.redis = Redis(settings.redis.url or "", timeout=settings.redis.timeout_ms / 1000)
         self.clickhouse = ClickHouse(settings.clickhouse.url or addresses.NOBODY)
         self.clock = SharedClock(self.redis)
+        self.disk = _disk(self)
         self.tenants = _tenants(self)
         self.jobs = _jobs(self)
 
@@ -113,6 +115,7 @@ class House:
             ("adstats", self.adstats),
         )
         self._serving: tuple[tuple[str, Part], ...] = (
+            ("disk", self.disk),
             ("catalogue", self.catalogue),
             ("edge", self.edge),
             ("capture", self.capture),
@@ -202,6 +205,12 @@ def _database(settings: Settings) -> Database:
         lock_timeout_ms=settings.postgres.lock_timeout_ms,
         hot=HotTimeouts(settings.postgres.fallback_timeout_ms / 1000, settings.postgres.lookup_timeout_ms / 1000),
     )
+
+
+def _disk(house: House) -> DiskMonitor:
+    given = house.settings.health
+    limits = DiskLimits(given.disk_free_bytes, given.disk_free_ratio)
+    return DiskMonitor(Path(house.settings.home), limits, house.clock)
 
 
 def _tenants(house: House) -> TenantService:

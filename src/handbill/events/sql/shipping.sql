@@ -58,7 +58,8 @@ returning id
 
 -- name: unshipped
 -- no-tenant: a batch holds the events of every tenant of its lane
-select lane, coalesce(sum(events), 0)::bigint as events, extract(epoch from now() - min(created_at))::float8 as seconds
+select lane, coalesce(sum(events), 0)::bigint as events, extract(epoch from now() - min(created_at))::float8 as seconds,
+  min(created_at) as oldest
 from events.ch_batches where done_at is null
 group by lane
 
