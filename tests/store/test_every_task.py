@@ -15,7 +15,10 @@ from handbill.wiring.chores import PLANS, Chore
 from handbill.wiring.house import House
 from tests.kit.waiting import eventually
 
-ENGINES_AND_SERVICES = {"shared-clock", "redis-connection", "tenants-changes", "intake-lag", "disk-space"}
+ENGINES_AND_SERVICES = {
+    "shared-clock", "redis-connection", "tenants-changes", "intake-lag", "disk-space", "banner-rates",
+    "catalog-changes", "catalog-poll",
+}  # fmt: skip
 """What runs in every process: the API and the worker."""
 WORKER = {
     "relay", "relay-wake", "ledger", "consume", "caps-keeper", "incoming", "segments", "webhook-work", "cron", "leader",
