@@ -45,8 +45,8 @@ class _Parts:
         """Raises Broken while a lane has events and its cursor does not move."""
         if lanes := self._house.events.stalled.counting:
             raise Broken(
-                f"Events wait and none was counted for 30 s in: {', '.join(lanes)}. They are kept in Redis. Look whether "
-                "a worker with `consume` runs, at its log, and in PostgreSQL's pg_stat_activity for who holds a lock.",
+                f"Events wait and none was counted for 30 s in: {', '.join(lanes)}. They are kept in Redis. Look "
+                "whether a worker with `consume` runs, at its log, and in pg_stat_activity for locks.",
                 code="COUNTING_STALLED",
             )
 
@@ -76,8 +76,8 @@ async def check_errors(replies: ReplyRate) -> dict[str, Any]:
     count, errors = replies.recent()
     if replies.has_many_errors():
         raise Broken(
-            f"{errors} of the last {count} replies were errors of the server (limit {MAX_SHARE:.0%}). Look at the other "
-            "parts, then at the log for `request-failed`.",
+            f"{errors} of the last {count} replies were errors of the server (limit {MAX_SHARE:.0%}). Look at the "
+            "other parts, then at the log for `request-failed`.",
             code="MANY_ERRORS",
         )
     return {"replies": count, "errors": errors}

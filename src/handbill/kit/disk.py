@@ -95,8 +95,8 @@ class DiskMonitor:
         age = self._clock.monotonic() - self._measured_at
         if age >= STALE_S:
             raise Broken(
-                f"The free space of the disk of the data directory is unknown for {age:.0f} s: the file system does not "
-                "answer. Look at the mount and the disk of HANDBILL_HOME.",
+                f"The free space of the disk of the data directory is unknown for {age:.0f} s: the file system does "
+                "not answer. Look at the mount and the disk of HANDBILL_HOME.",
                 code="DISK_UNKNOWN",
             )
         if self._space is None:
