@@ -45,13 +45,8 @@ class _Parts:
         """Raises Broken while a lane has events and its cursor does not move."""
         if lanes := self._house.events.stalled.counting:
             raise Broken(
-<<<<<<< HEAD
                 f"Events wait and none was counted for 30 s in: {', '.join(lanes)}. They are kept in Redis. See "
                 "that a worker with `consume` runs, its log, and who holds a lock (pg_stat_activity in PostgreSQL).",
-=======
-                f"Events wait and none was counted for 30 s in: {', '.join(lanes)}. They are kept in Redis. Look "
-                "whether a worker with `consume` runs, at its log, and in pg_stat_activity for locks.",
->>>>>>> ready
                 code="COUNTING_STALLED",
             )
 
