@@ -159,9 +159,10 @@ async def test_what_is_refused(desk: Desk, tenant: int) -> None:
 async def test_a_question_ends_with_its_asker_and_an_absent_store_is_busy(desk: Desk, tenant: int) -> None:
     api, mine = desk.api, await desk.key(tenant)
     asked = {**RANGE, "series": [{}]}
+    desk.net.watch_for = b"max_memory_usage"  # questions have it, the readiness check does not
     desk.net.freeze()
     asking = asyncio.create_task(api("POST", f"{V1}/trends", key=mine, json=asked))
-    await eventually(lambda: desk.net.accepted)  # the question is on its way to the store, and hangs there
+    await eventually(lambda: desk.net.watched)  # the question is on its way to the store, and hangs there
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asking

@@ -24,6 +24,8 @@ class Proxy:
         self._refusing = False
         self.port = 0
         self.accepted = 0
+        self.watch_for: bytes | None = None  # count what clients send with this in it, also while frozen
+        self.watched = 0
         self.cut_on: bytes | None = None  # cut as soon as a client sends this; the engine does not see it
         self.cut_after: bytes | None = None  # the engine sees it, the client never gets the answer
 
@@ -82,6 +84,8 @@ class Proxy:
         swallow = False
         with contextlib.suppress(OSError):
             while data := await reader.read(65536):
+                if sending and self.watch_for is not None and self.watch_for in data:
+                    self.watched += 1
                 await self._thawed.wait()
                 if sending and self.cut_on is not None and self.cut_on in data:
                     self.cut_on = None

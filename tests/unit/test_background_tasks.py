@@ -216,3 +216,23 @@ async def test_a_watched_coroutine_has_a_health_for_as_long_as_it_runs() -> None
     await task
     await asyncio.sleep(0)
     assert health not in task_health.running()
+
+
+async def test_a_run_that_swallows_one_cancellation_is_stopped_all_the_same() -> None:
+    """As `asyncio.wait_for` of Python 3.11 does when its result comes at the same moment."""
+    began = asyncio.Event()
+
+    async def run() -> None:
+        began.set()
+        while True:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                break
+        await asyncio.Event().wait()
+
+    task = BackgroundTask("swallows", run)
+    await task.start()
+    await began.wait()
+    await asyncio.wait_for(task.stop(), 30)
+    assert all(each.name != "swallows" for each in task_health.running())

@@ -109,7 +109,7 @@ class Catalogue:
         self._current_at: float | None = None
         self._tasks = (
             SubscriptionTask("catalog-changes", redis, (CHANNEL,), lambda channel, message: self._poke.set()),
-            BackgroundTask("catalog-poll", self._poll),
+            BackgroundTask("catalog-poll", self._poll, longest_pause_s=1.0),
         )
         self._poke = asyncio.Event()
         self._watchers: list[Callable[[int], None]] = []

@@ -20,6 +20,7 @@ _log = logs.get("tasks")
 
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 5.0
+CANCEL_AGAIN_S = 0.5
 _CHECKS_PER_LIMIT = 8
 
 _started: list[BackgroundTask] = []
@@ -43,12 +44,14 @@ class BackgroundTask:
         *,
         period_s: float = 0.0,
         health: TaskHealth | None = None,
+        longest_pause_s: float = LONGEST_PAUSE_S,
     ) -> None:
         self.name = name
         self.ready = asyncio.Event()
         self.health = health or TaskHealth(name)
         self.run = run
         self._period_s = period_s
+        self._longest_pause_s = longest_pause_s
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._watched_at = 0.0
@@ -74,8 +77,9 @@ class BackgroundTask:
             self._timer.cancel()
             self._timer = None
         if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            while not task.done():  # a wait inside the run may swallow a cancellation, and go on
+                task.cancel()
+                await asyncio.wait([task], timeout=CANCEL_AGAIN_S)
             task_health.unregister(self.health)
             _started.remove(self)
 
@@ -96,7 +100,7 @@ class BackgroundTask:
             except Exception as error:  # noqa: BLE001 - a task must not end because of what it works on
                 self._on_error(error)
                 await self.rest(pause * (0.5 + random.random()))
-                pause = min(pause * 2, LONGEST_PAUSE_S)
+                pause = min(pause * 2, self._longest_pause_s)
 
     async def _run_once(self) -> None:
         """One run and the pause behind it."""

@@ -168,7 +168,6 @@ async def _listen(
                 _log.warning("redis-subscription-away", reason=reason)
             first = False
             ready.set()
-            task_health.heartbeat()
             await asyncio.sleep(wait * (0.5 + random.random()))
             wait = min(wait * 2, 1.0)
         finally:
@@ -209,4 +208,3 @@ async def _heartbeats(line: Line, inbox: _Inbox, down: asyncio.Event) -> None:
         except TimeoutError:
             if inbox.heard_at < asked:
                 return
-            task_health.heartbeat()  # a quiet channel is no task that hangs
