@@ -15,6 +15,7 @@ from uuid import uuid4
 import aiohttp
 import pytest
 
+from handbill.fake_graph.model import Config, Number
 from handbill.infra.clickhouse import ClickHouse
 from handbill.infra.migrations import migrate_clickhouse
 from handbill.infra.postgres import Database
@@ -43,6 +44,11 @@ REQUIRED = {
 }
 """Queries that some operations cannot do without."""
 ROLES: tuple[Role, ...] = ("owner", "operator", "viewer")
+
+
+OWN_NUMBERS = [str(300_000_000_000_000 + uuid4().int % 10**14) for _ in range(4)]
+"""A number belongs to one connection of the installation, and tests of other files take the usual one."""
+_unused_numbers = iter(OWN_NUMBERS)
 
 
 class Operation(NamedTuple):
@@ -97,7 +103,7 @@ async def api(handbill_env: dict[str, str], engines: Engines, clickhouse: ClickH
         "HANDBILL_CLICKHOUSE__URL": engines.clickhouse_url,
         "HANDBILL_WORKER__PORT": str(free_port()),
     }
-    async with graph() as fake:
+    async with graph(Config(numbers=tuple(Number(number) for number in OWN_NUMBERS))) as fake:
         env |= {"HANDBILL_MESSAGING__GRAPH_URL": fake.url, "HANDBILL_ADSTATS__META_URL": fake.url}
         async with (
             process("api", env=env) as running,
@@ -277,6 +283,7 @@ def resource_of(one: Operation) -> str:
 async def build_estate(api: Api, all_operations: list[Operation], owner: Caller, write: str) -> Estate:
     """One of everything, from the examples in the document; what needs an earlier object gets its id."""
     estate = Estate()
+    estate.ids["number"] = {next(_unused_numbers): "connections"}
     login = {"event": "$identify", "distinct_id": "zoe", "properties": {"$anon_distinct_id": "phone", "$set": {"a": 1}}}
     sent = {"api_key": write, "batch": [{"event": "see", "distinct_id": "phone", "properties": {}}, login]}
     assert (await api("POST", "/batch/", json=sent)).status == 200
@@ -300,6 +307,7 @@ async def build_estate(api: Api, all_operations: list[Operation], owner: Caller,
         reply = await send(api, one, owner, estate.of(resource_of(one)), body)
         if reply.status in (200, 201, 202) and reply.headers["content-type"].startswith("application/json"):
             estate.collect(resource_of(one), reply.json())
+    del estate.ids["number"]
     return estate
 
 
