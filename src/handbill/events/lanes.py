@@ -18,8 +18,8 @@ from handbill.events.shipping_insert import between
 from handbill.events.store import EventStore, LaneState
 from handbill.infra.journal.lanes import position
 from handbill.infra.journal.port import Entry, Journal
-from handbill.infra.postgres import Database, PostgresError
-from handbill.kit.errors import Broken, Busy
+from handbill.infra.postgres import Database
+from handbill.kit.errors import Broken, Busy, EngineRefused
 from handbill.kit.task_health import TaskHealth
 from handbill.kit.telemetry import logs, metrics, tracing
 
@@ -78,7 +78,7 @@ class LaneRun:
                 self.health.failed(error)
                 await self._pause(wait * (0.5 + random.random()))
                 wait = min(wait * 2, _LONGEST_WAIT_S)
-            except (Broken, PostgresError) as error:
+            except (Broken, EngineRefused) as error:
                 self.health.failed(error)
                 _log.error("lane-broken", lane=self.owned.lane, error=f"{type(error).__name__}: {error}")
                 await self._pause(_LONGEST_WAIT_S)
@@ -154,7 +154,7 @@ class LaneRun:
         for sink in self._sinks:
             try:
                 await sink.project(survivors, refused)
-            except (Broken, PostgresError) as error:
+            except (Broken, EngineRefused) as error:
                 # Poison must not hold up the lane: PostgreSQL has the truth, and marks that the mender finds.
                 self.health.failed(error)
                 _log.error("projection-failed", lane=self.owned.lane, error=f"{type(error).__name__}: {error}")

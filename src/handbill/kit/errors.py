@@ -126,6 +126,14 @@ class Busy(HandbillError):
     title = "Busy, try again"
 
 
+class EngineRefused(Exception):
+    """PostgreSQL, Redis or ClickHouse answered with an error that is about this statement or this data.
+
+    The engine is there and its neighbours' statements pass: whoever works for many skips or halves what was refused.
+    An engine that is away or busy is `Busy`; one whose set-up is wrong is `Broken`.
+    """
+
+
 class Broken(HandbillError):
     """The installation itself is wrong (schema, permissions, corrupt file): a person must act."""
 

@@ -12,11 +12,9 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from handbill.infra.clickhouse import ClickHouseError
-from handbill.infra.postgres import Database, PostgresError
-from handbill.infra.redis import RedisError
+from handbill.infra.postgres import Database
 from handbill.kit.clock import Clock
-from handbill.kit.errors import Busy, HandbillError
+from handbill.kit.errors import Busy, EngineRefused, HandbillError
 from handbill.kit.ids import Ids
 from handbill.kit.pages import Page, page
 from handbill.kit.telemetry import logs
@@ -38,7 +36,7 @@ Siblings = Callable[[int, str], Awaitable[Sequence[str]]]
 EXPORT_ROWS = 10_000
 ACCEPTED = "accepted"
 """In a report: what was accepted and is not counted yet. No room has this name."""
-_FAILURES = (HandbillError, PostgresError, ClickHouseError, RedisError)
+_FAILURES = (HandbillError, EngineRefused)
 
 log = logs.get("tenants")
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from handbill.kit import crashpoints, retry
-from handbill.kit.errors import Broken, Busy
+from handbill.kit.errors import Broken, Busy, EngineRefused
 from handbill.kit.ids import new_id
 from handbill.kit.telemetry import logs, metrics
 
@@ -45,7 +45,7 @@ class ClickHouseBusy(Busy):
         self.engine_code = engine_code
 
 
-class ClickHouseError(Exception):
+class ClickHouseError(EngineRefused):
     """The engine refused a statement or its rows."""
 
     def __init__(self, code: int, message: str) -> None:

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import asyncpg
 
-from handbill.kit.errors import Broken, Busy, HandbillError
+from handbill.kit.errors import Broken, Busy, EngineRefused, HandbillError
 from handbill.kit.telemetry import metrics
 
 
@@ -47,7 +47,7 @@ class TransactionAborted(HandbillError):
         )
 
 
-class PostgresError(Exception):
+class PostgresError(EngineRefused):
     """The engine refused a statement. `sqlstate` and `constraint` say why."""
 
     kind: ClassVar[str] = "refused"

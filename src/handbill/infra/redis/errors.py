@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from handbill.kit.errors import Broken, Busy, HandbillError
+from handbill.kit.errors import Broken, Busy, EngineRefused, HandbillError
 from handbill.kit.telemetry import metrics
 
 _BUSY = {
@@ -47,7 +47,7 @@ class RedisCluster(Broken):
         )
 
 
-class RedisError(Exception):
+class RedisError(EngineRefused):
     """An error reply: `code` is its first word (WRONGTYPE, NOSCRIPT, CROSSSLOT, ERR)."""
 
     def __init__(self, code: str, message: str) -> None:
