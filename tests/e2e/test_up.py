@@ -90,6 +90,11 @@ async def test_the_life_of_up(short_tmp: Path) -> None:
     assert not on_home(home)
     assert not (home / "run" / "engines.json").exists()
 
+    quiet = {**env, "HANDBILL_LOG__LEVEL": "warning"}  # whether a child is ready does not depend on what it logs
+    async with process("up", "--json", "--json-logs", env=quiet) as up:
+        await ready(up)
+        assert await up.stop() == 0, up.tail()
+
 
 async def _is(answer: object, wanted: int) -> bool:
     return await answer == wanted  # type: ignore[misc]

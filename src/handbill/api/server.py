@@ -25,10 +25,11 @@ from handbill.api.readiness import readiness
 from handbill.kit import agents, garbage
 from handbill.kit.errors import Broken
 from handbill.kit.heartbeat import Heartbeat
+from handbill.kit.ready_signal import notify_ready
 from handbill.kit.task_health import TaskHealth
 from handbill.kit.tasks import BackgroundTask
 from handbill.kit.telemetry import logs
-from handbill.settings import Settings
+from handbill.settings import Settings, ready_socket
 from handbill.wiring.heartbeat_files import api_heartbeat_file
 from handbill.wiring.house import House
 
@@ -114,6 +115,7 @@ async def _run(
     try:
         await _listening(host, port, serving)
         log.info("api-ready", host=host, port=port)
+        notify_ready(ready_socket())
         if ready is not None:
             ready()
         await asyncio.wait((serving, waiting), return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""A `handbill api` or `worker` of our own: on a leash, its log kept in the home, ready when its log says so."""
+"""A `handbill api` or `worker` of our own: on a leash, its log kept in the home, ready when it says so."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import msgspec
-
 from handbill.infra.embedded import leash
 from handbill.infra.embedded.log_files import LogFile
 from handbill.infra.embedded.process import ended
 from handbill.kit.errors import Broken
+from handbill.kit.ready_signal import VARIABLE, ReadyListener
 from handbill.ops.teller import Teller
 
 LAST_WORDS_SECONDS = 1.0
@@ -31,7 +30,6 @@ class Child:
         self.pid = process.pid
         self._process = process
         self._grace = grace
-        self._ready = asyncio.Event()
         self._tail: deque[str] = deque(maxlen=5)
         self._reader: asyncio.Task[None] | None = None
 
@@ -39,24 +37,19 @@ class Child:
     async def start(
         cls, name: str, words: Sequence[str], environ: Mapping[str, str], home: Path, teller: Teller, grace: float
     ) -> Child:
-        """Start it and wait until its log says `<something>-ready`; Broken with its last words if it ends first."""
-        lock = home / "run" / f"{name}.lock"
-        leashed = [sys.executable, "-I", "-S", leash.__file__, str(int(signal.SIGKILL)), str(os.getpid())]
-        process = subprocess.Popen(  # noqa: ASYNC220 - the leash is tied to this very thread
-            [*leashed, str(lock), "10", "-", "--", sys.executable, "-m", "handbill.cli", *words],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            env=dict(environ),
-            start_new_session=True,
-        )
-        child = cls(name, process, grace)
-        child._reader = asyncio.create_task(child._read(home / "logs" / f"{name}.log", teller))
+        """Start it and wait for its ready signal; Broken with its last words if it ends first."""
+        ready = ReadyListener()
         try:
-            await child._until_ready()
-        except BaseException:
-            await asyncio.shield(child.stop())
-            raise
+            await ready.open()
+            child = cls(name, _spawn(name, words, {**environ, VARIABLE: ready.address}, home), grace)
+            child._reader = asyncio.create_task(child._read(home / "logs" / f"{name}.log", teller))
+            try:
+                await child._until_ready(ready.received)
+            except BaseException:
+                await asyncio.shield(child.stop())
+                raise
+        finally:
+            ready.close()
         return child
 
     async def wait(self) -> int:
@@ -84,15 +77,15 @@ class Child:
             self._reader.cancel()
             await asyncio.gather(self._reader, return_exceptions=True)
 
-    async def _until_ready(self) -> None:
-        tasks = [asyncio.ensure_future(self._ready.wait()), asyncio.ensure_future(self.wait())]
+    async def _until_ready(self, ready: asyncio.Event) -> None:
+        tasks = [asyncio.ensure_future(ready.wait()), asyncio.ensure_future(self.wait())]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        if not self._ready.is_set():
+        if not ready.is_set():
             raise Broken(f"{self.name} could not start: {self.last_words}", code="CHILD_FAILED")
 
     @property
@@ -104,7 +97,7 @@ class Child:
         return self._tail[-1].strip() if self._tail else "it said nothing"
 
     async def _read(self, log: Path, teller: Teller) -> None:
-        """Pass the log on, line by line, into its file; look for the line that says ready.
+        """Pass the log on, line by line, into its file.
 
         Nothing but the end of the pipe ends this: a child whose log is not read stands still once the pipe is full.
         """
@@ -118,11 +111,22 @@ class Child:
                 text = line.decode(errors="replace").rstrip()
                 self._tail.append(text)
                 teller.line(text)
-                if not self._ready.is_set() and _event(text).endswith("-ready"):
-                    self._ready.set()
         finally:
             file.close()
             transport.close()
+
+
+def _spawn(name: str, words: Sequence[str], environ: Mapping[str, str], home: Path) -> subprocess.Popen[bytes]:
+    lock = home / "run" / f"{name}.lock"
+    leashed = [sys.executable, "-I", "-S", leash.__file__, str(int(signal.SIGKILL)), str(os.getpid())]
+    return subprocess.Popen(
+        [*leashed, str(lock), "10", "-", "--", sys.executable, "-m", "handbill.cli", *words],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env=dict(environ),
+        start_new_session=True,
+    )
 
 
 def _warn_not_written(teller: Teller, name: str, log: Path, error: OSError) -> None:
@@ -135,12 +139,3 @@ async def _line(reader: asyncio.StreamReader) -> bytes:
         return await reader.readline()
     except ValueError:  # a line longer than the limit: what is there is dropped, the next is read
         return b"\n"
-
-
-def _event(text: str) -> str:
-    if not text.startswith("{"):
-        return ""
-    try:
-        return str(msgspec.json.decode(text).get("event", ""))
-    except (msgspec.DecodeError, RecursionError):
-        return ""

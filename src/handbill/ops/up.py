@@ -14,6 +14,7 @@ from handbill.alerts.watcher import Watcher, run_watcher
 from handbill.infra.embedded.home import Home
 from handbill.infra.redis import refuse_cluster
 from handbill.kit.errors import Broken
+from handbill.kit.ready_signal import notify_ready
 from handbill.kit.tasks import BackgroundTask
 from handbill.ops import demo, engine_logs, heartbeats
 from handbill.ops.child import Child
@@ -23,7 +24,7 @@ from handbill.ops.heartbeats import HeartbeatCheck
 from handbill.ops.ready import Ready
 from handbill.ops.teller import Teller
 from handbill.ops.unit import Running, Unit
-from handbill.settings import Settings, for_child, replace
+from handbill.settings import Settings, for_child, ready_socket, replace
 from handbill.wiring import addresses, alerts, schema, secrets
 from handbill.wiring.heartbeat_files import api_heartbeat_file, worker_heartbeat_file
 
@@ -82,6 +83,7 @@ class Supervisor:
         await self._side_by_side([self._unit_of_child(name) for name in self._children()])
         seconds = round(time.monotonic() - self._began, 1)
         self._teller.say("up-ready", f"ready in {seconds} s", seconds=seconds, pid=os.getpid())
+        notify_ready(ready_socket())
         return Ready(self._settings, self._home, made, seconds)
 
     async def watch(self, stop: asyncio.Event) -> None:

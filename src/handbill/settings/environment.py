@@ -42,3 +42,8 @@ def for_child(values: Mapping[str, Any]) -> dict[str, str]:
     for path, value in values.items():
         environ[variable_of(path)] = ",".join(value) if isinstance(value, tuple) else str(value)
     return environ
+
+
+def ready_socket() -> str:
+    """Where the ready signal of this process goes, as systemd and `handbill up` say it; empty if nobody waits."""
+    return os.environ.get("NOTIFY_SOCKET", "")

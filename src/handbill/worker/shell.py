@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from handbill.kit import agents, garbage, task_health
 from handbill.kit.errors import Broken
 from handbill.kit.heartbeat import Heartbeat
+from handbill.kit.ready_signal import notify_ready
 from handbill.kit.task_health import TaskHealth
 from handbill.kit.telemetry import logs
-from handbill.settings import Settings
+from handbill.settings import Settings, ready_socket
 from handbill.wiring.heartbeat_files import worker_heartbeat_file
 from handbill.wiring.house import House
 from handbill.worker.chore import Chore, Plan, chosen
@@ -68,6 +69,7 @@ class Shell:
             await self._until_ready(chore)
         garbage.settle()
         _log.info("worker-ready", chores=[plan.name for plan in self._plans])
+        notify_ready(ready_socket())
 
     async def _until_ready(self, chore: Chore) -> None:
         """Wait for a chore that says when it is ready, but not past a stop signal."""
