@@ -159,6 +159,7 @@ async def test_what_is_refused(desk: Desk, tenant: int) -> None:
 async def test_a_question_ends_with_its_asker_and_an_absent_store_is_busy(desk: Desk, tenant: int) -> None:
     api, mine = desk.api, await desk.key(tenant)
     asked = {**RANGE, "series": [{}]}
+    assert (await api("POST", f"{V1}/trends", key=mine, json=asked)).status == 200  # the API has a connection now
     desk.net.watch_for = b"max_memory_usage"  # questions have it, the readiness check does not
     desk.net.freeze()
     asking = asyncio.create_task(api("POST", f"{V1}/trends", key=mine, json=asked))
