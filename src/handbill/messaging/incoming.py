@@ -36,6 +36,8 @@ LARGEST = 3 * 1024 * 1024
 WAITING = BatchLimits(waiting_items=1_000, waiting_bytes=32 << 20, batch_items=500, batch_bytes=8 << 20)
 """Webhooks of one tenant that wait for their commit. Beyond it the provider is told to send them again."""
 AT_ONCE = 100
+MAX_BATCH_BYTES = 8 << 20
+"""A batch of work ends with the webhook that reaches it."""
 TRIES = 5
 FRESH_S = 30.0
 RENEW_S = 1.0
@@ -204,7 +206,7 @@ class Incoming:
         rows: list[Kept] = []
         try:
             async with self._database.worker() as tx:
-                rows = [_kept(row) for row in await tx.fetch(S.take_webhooks, limit)]
+                rows = [_kept(row) for row in await tx.fetch(S.take_webhooks, limit, MAX_BATCH_BYTES)]
                 if not rows:
                     return 0
                 await self._hearing.hear(tx, rows)
@@ -227,7 +229,7 @@ class Incoming:
         except (Busy, Broken):
             raise
         except Exception as error:  # noqa: BLE001 - parked with its bytes after a few tries
-            why = f"{type(error).__name__}: {error}"[:500].replace("\0", "")
+            why = f"{type(error).__name__}: {error}"[:500].replace("\0", "").encode("utf-8", "replace").decode()
             async with self._database.worker() as tx:
                 state = await tx.fetchval(S.webhook_failed, row.tenant_id, row.digest, why, self._tries)
             if state == "parked":
