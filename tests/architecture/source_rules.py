@@ -26,6 +26,7 @@ HTTP_CLIENTS: dict[str, str] = {
 # and its end reaches whoever waits for it.
 TASK_STARTERS: dict[str, str] = {
     "src/handbill/kit/tasks.py": "background tasks themselves",
+    "src/handbill/kit/batcher.py": "one shared batch; its error goes to its callers",
     "src/handbill/kit/heartbeat.py": "the thread that watches the event loop",
     "src/handbill/api/server.py": "start and stop of the process wait for them",
     "src/handbill/banners/decide.py": "compiles one catalogue; callers share its result",
@@ -45,7 +46,6 @@ TASK_STARTERS: dict[str, str] = {
     "src/handbill/jobs/worker/renewal.py": "a thread with a health of its own, which starts its loop again",
     "src/handbill/jobs/worker/worker.py": "one job in a slot; its end is looked at",
     "src/handbill/messaging/dispatch.py": "one send; the batch waits for it",
-    "src/handbill/messaging/recorder.py": "one shared commit; its error goes to all callers",
     "src/handbill/ops/child.py": "reads a child's output until the child ends",
     "src/handbill/ops/unit.py": "waits for the end of a process; no error of a restart ends it",
     "src/handbill/ops/up.py": "awaited at once",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID, uuid4
@@ -14,6 +15,8 @@ from handbill.fake_graph.model import Config
 from handbill.infra.postgres import Database, Tx
 from handbill.infra.redis import Redis
 from handbill.kit.errors import Forbidden, NotFound, TooLarge
+from handbill.messaging import incoming
+from handbill.messaging.hearing import Hearing, Kept
 from handbill.messaging.hooks import NewHook
 from handbill.messaging.incoming import LARGEST, TRIES, InboxFilter
 from handbill.messaging.links import ConnectionPatch
@@ -42,17 +45,17 @@ async def kept(db: Any, tenant: int) -> int:
 async def test_only_the_provider_is_let_in(engines: Engines, database: Database, redis: Redis, tenant: int) -> None:
     clock = FakeClock()
     async with graph() as fake, room(database, redis, engines.postgres_url, fake.url, clock=clock) as at:
-        incoming, connections = at.service.incoming, at.service.connections
+        inbox, connections = at.service.incoming, at.service.connections
         connection = await at.connect(tenant)
         body = desk.messages(messages=[desk.wrote("w1", "491701", "Hello", NOW_S)])
         for wrong in (None, "", "sha256=", sign("other", body), sign(SECRET, body + b" "), sign(SECRET, body)[:-1]):
             with pytest.raises(Forbidden) as caught:
-                await incoming.keep(connection, body, wrong)
+                await inbox.keep(connection, body, wrong)
             assert caught.value.code == "WEBHOOK_SIGNATURE"
         with pytest.raises(NotFound):
-            await incoming.keep(uuid4(), body, sign(SECRET, body))
+            await inbox.keep(uuid4(), body, sign(SECRET, body))
         with pytest.raises(TooLarge):
-            await incoming.keep(connection, b" " * (LARGEST + 1), sign(SECRET, body))
+            await inbox.keep(connection, b" " * (LARGEST + 1), sign(SECRET, body))
         async with desk.owner(engines.postgres_url) as db:
             assert await kept(db, tenant) == 0
             assert await desk.told(at, connection, body, body) == [True, False]
@@ -60,18 +63,18 @@ async def test_only_the_provider_is_let_in(engines: Engines, database: Database,
 
         query = {"hub.mode": "subscribe", "hub.challenge": "1158201444"}
         token = (await connections.read(tenant, connection)).verify_token
-        assert await incoming.handshake(connection, {**query, "hub.verify_token": token}) == "1158201444"
+        assert await inbox.handshake(connection, {**query, "hub.verify_token": token}) == "1158201444"
         with pytest.raises(Forbidden):
-            await incoming.handshake(connection, {**query, "hub.verify_token": "other"})
+            await inbox.handshake(connection, {**query, "hub.verify_token": "other"})
 
         # A new app secret: the one before is good for another day, and no longer.
         await connections.change(tenant, connection, ConnectionPatch(app_secret="second"), actor="test")
-        assert not await incoming.keep(connection, body, sign("second", body))
-        assert not await incoming.keep(connection, body, sign(SECRET, body))
+        assert not await inbox.keep(connection, body, sign("second", body))
+        assert not await inbox.keep(connection, body, sign(SECRET, body))
         clock.advance(hours=24)
         with pytest.raises(Forbidden):
-            await incoming.keep(connection, body, sign(SECRET, body))
-        assert not await incoming.keep(connection, body, sign("second", body))
+            await inbox.keep(connection, body, sign(SECRET, body))
+        assert not await inbox.keep(connection, body, sign("second", body))
 
 
 async def test_the_latest_wish_stands_in_every_order(
@@ -297,3 +300,38 @@ async def test_the_inbox_is_read_in_pages_and_by_its_owner(
         late = InboxFilter(since=datetime.fromtimestamp(NOW_S + 5, UTC))
         assert len((await at.service.incoming.inbox(tenant, None, 50, late)).items) == 3
         assert (await at.service.incoming.inbox(other, None, 50, ALL)).items == []
+
+
+async def test_a_batch_of_webhooks_ends_at_its_limit_in_bytes(
+    engines: Engines, database: Database, redis: Redis, tenant: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with graph() as fake, room(database, redis, engines.postgres_url, fake.url) as at:
+        await desk.worked_off(at)
+        connection = await at.connect(tenant)
+        bodies = [desk.messages(messages=[desk.wrote(f"w{n}", "491701", "Hello", NOW_S)]) for n in range(5)]
+        await desk.told(at, connection, *bodies)
+        monkeypatch.setattr(incoming, "MAX_BATCH_BYTES", 2 * len(bodies[0]))
+        assert [await at.service.incoming.work() for _ in range(4)] == [2, 2, 1, 0]
+
+
+async def test_an_error_that_cannot_be_stored_keeps_no_neighbour_from_being_worked_on(
+    engines: Engines, database: Database, redis: Redis, tenant: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hear = Hearing.hear
+
+    async def fail_on_one(self: Hearing, tx: Tx, rows: Sequence[Kept]) -> None:
+        if any(b"w1" in row.body for row in rows):
+            raise ValueError("a lone surrogate \ud800 and a NUL \0")
+        await hear(self, tx, rows)
+
+    monkeypatch.setattr(Hearing, "hear", fail_on_one)
+    async with graph() as fake, room(database, redis, engines.postgres_url, fake.url) as at:
+        await desk.worked_off(at)
+        connection = await at.connect(tenant)
+        bodies = [desk.messages(messages=[desk.wrote(f"w{n}", "491701", "Hello", NOW_S)]) for n in range(3)]
+        await desk.told(at, connection, *bodies)
+        for _ in range(TRIES):
+            await at.service.incoming.work()
+        assert len((await at.service.incoming.inbox(tenant, None, 10, ALL)).items) == 2
+        (parked,) = (await at.service.incoming.parked(tenant, None, 10)).items
+        assert "surrogate ?" in (parked.error or "")

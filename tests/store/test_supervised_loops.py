@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from handbill.insights.tail import Tails, Wanted
 from handbill.jobs.lock import Held, Locks
 from handbill.kit import task_health
 from handbill.kit.telemetry.metrics import REGISTRY
-from handbill.messaging.recorder import Group
 from handbill.tenants.directory import Directory
 from handbill.tenants.model import CHANGES
 from handbill.tenants.service import TenantService
@@ -108,12 +106,3 @@ async def test_a_lock_that_cannot_be_renewed_is_lost_whatever_the_error(redis: R
 
     async with FailingLocks(redis).hold(unique("lock"), ttl_ms=60) as held:
         await soon(held.lost.wait())
-
-
-async def test_everybody_learns_that_answers_are_missing() -> None:
-    async def answer(questions: Sequence[int]) -> list[int]:
-        return list(questions)[:1]
-
-    group = Group(answer)
-    results = await soon(asyncio.gather(group.ask(1), group.ask(2), return_exceptions=True))
-    assert all(isinstance(result, RuntimeError) for result in results)

@@ -11,6 +11,7 @@ import socket
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
+import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import given
@@ -28,10 +29,15 @@ from handbill.infra.safe_http import (
     is_public_address,
     read_limited,
 )
+from handbill.jobs.defaults import defaults_of
 from handbill.kit.clock import SystemClock
 from handbill.kit.errors import Busy, Invalid
+from handbill.settings import Settings
+from handbill.tenants import jwks
 from handbill.tenants.jwks import KeySets
+from handbill.wiring.messaging import hook_policy
 from tests.kit.sockets import HEAD, LOCAL, PUBLIC, Answer, inside, listening, recording_connects, redirect, reply
+from tests.kit.waiting import eventually, soon
 
 GUARDED = HttpPolicy(https_only=False, ports=None)
 """Public addresses only, but plain HTTP and any port: where nothing but the check of addresses is in the way."""
@@ -312,3 +318,25 @@ async def test_a_failure_does_not_say_whether_a_port_is_open() -> None:
         ("OUTGOING_FAILED", "The URL could not be reached, or did not answer in time.")
     }
     assert len({failure.reason for failure in failures if isinstance(failure, RequestFailed)}) > 3
+
+
+async def test_a_slow_host_leaves_connections_for_the_others() -> None:
+    ended = asyncio.Event()
+
+    async def hang(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await ended.wait()
+
+    policy = msgspec.structs.replace(LOCAL, connections=4, connections_per_host=2, total_s=30.0)
+    async with listening(hang) as slow, listening(reply(b"{}")) as quick, client(policy) as http:
+        stuck = [asyncio.create_task(http.get(f"http://127.0.0.1:{slow.port}/{number}")) for number in range(8)]
+        await eventually(lambda: slow.accepted == 2, what="the slow host has its connections")
+        assert await soon(http.get(f"http://127.0.0.1:{quick.port}/")) == b"{}"
+        for task in stuck:
+            task.cancel()
+        await asyncio.gather(*stuck, return_exceptions=True)
+        ended.set()
+    assert jwks.POLICY.connections_per_host * 2 <= jwks.POLICY.connections
+
+
+def test_outgoing_webhooks_have_a_connection_for_each_slot() -> None:
+    assert hook_policy(Settings()).connections >= defaults_of("webhooks").concurrency

@@ -12,6 +12,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from handbill.fake_graph.model import Config, Faults
 from handbill.kit.errors import Busy, Conflict, Invalid
@@ -255,3 +257,44 @@ async def test_ids_are_digits_and_notes_are_short() -> None:
 
 def test_credentials_are_never_shown() -> None:
     assert "hunter2" not in repr(Credentials("hunter2", "hunter2"))
+
+
+@given(
+    code=st.integers(-(2**63), 2**63 - 1),
+    text=st.text(st.characters(), max_size=1_000),
+    status=st.sampled_from([400, 500]),
+)
+def test_provider_answers_can_always_be_stored(code: int, text: str, status: int) -> None:
+    escaped = b'"' + b"".join(b"\\u%04x" % (ord(letter) & 0xFFFF) for letter in text + "\0\ud800") + b'"'
+    refused = outcome_of(Reply(status, b'{"error":{"code":%d,"error_data":{"details":%s}}}' % (code, escaped)))
+    if isinstance(refused, Refused):
+        assert -(2**31) <= refused.code < 2**31
+        assert_storable(refused.details)
+    accepted = outcome_of(Reply(200, b'{"messages":[{"id":%s}],"contacts":[{"wa_id":%s}]}' % (escaped, escaped)))
+    if isinstance(accepted, Accepted):
+        assert_storable(accepted.wamid)
+        assert_storable(accepted.address or "")
+
+
+def test_provider_keeps_a_refusal_with_a_huge_code_or_a_nul() -> None:
+    body = b'{"error":{"code":%d,"error_data":{"details":"a\\u0000b"}}}' % (2**40)
+    assert outcome_of(Reply(400, body)) == Refused(0, "ab", 400)
+
+
+async def test_provider_without_credentials_sends_nothing() -> None:
+    class Failing:
+        async def credentials(self, account: Account) -> Credentials:
+            raise Busy("later")
+
+    async with graph() as fake:
+        whatsapp = WhatsApp(Client(fake.url, insecure=True), Failing())
+        assert isinstance(await whatsapp.send(ACCOUNT, hello()), Unwritten)
+        with pytest.raises(Busy):
+            await whatsapp.open_credentials(ACCOUNT)
+        await whatsapp.close()
+
+
+def assert_storable(text: str) -> None:
+    assert "\0" not in text
+    assert len(text) <= 500
+    text.encode()

@@ -56,6 +56,8 @@ class HttpPolicy(msgspec.Struct, frozen=True):
     read_s: float | None = None
     """Time between two reads of a reply."""
     connections: int = 10
+    connections_per_host: int = 0
+    """So that one slow host cannot take them all; 0 is no limit of its own."""
     keepalive_s: float = 15.0
     dns_cache_s: int = 0
     max_redirects: int = 0
@@ -203,6 +205,7 @@ class SafeHttpClient:
             policy = self._policy
             connector = aiohttp.TCPConnector(
                 limit=policy.connections,
+                limit_per_host=policy.connections_per_host,
                 keepalive_timeout=policy.keepalive_s,
                 use_dns_cache=policy.dns_cache_s > 0,
                 ttl_dns_cache=policy.dns_cache_s,

@@ -56,6 +56,8 @@ class RelayChore(Loop):
         await self._listener.subscribed.wait()  # first listen, then look: nothing can fall in between
         self._wake.clear()
         pace = await self._relay.cycle()
+        for error in pace.errors:
+            self.health.failed(error)
         self.ready.set()
         if pace.relayed:
             self.health.processed(pace.relayed)
@@ -158,14 +160,22 @@ class SweepChore(Loop):
         self._rounds = 0
 
     async def turn(self) -> None:
-        if count := await self._sweeper.sweep():
-            self.health.processed(count)
+        trouble: Exception | None = None
         for queue in await self._queues():
-            await self._ledger.reconcile(queue)
+            try:
+                if count := await self._sweeper.sweep(queue):
+                    self.health.processed(count)
+                await self._ledger.reconcile(queue)
+            except Exception as error:  # noqa: BLE001 - raised below, after the other queues had their turn
+                _log.error("sweep.queue_failed", queue=queue, error=f"{type(error).__name__}: {error}")
+                trouble = error
+            self.health.heartbeat()
         if self._rounds % 100 == 0:
             await self._sweeper.prune()
         self._rounds += 1
         self.ready.set()
+        if trouble is not None:
+            raise trouble
         await self.rest(self._every_s)
 
 

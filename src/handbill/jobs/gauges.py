@@ -7,8 +7,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from handbill.infra.postgres import Database
 from handbill.jobs import store
 from handbill.jobs.queue import Queues
-from handbill.kit.telemetry import metrics
+from handbill.kit.telemetry import logs, metrics
 
+_log = logs.get("gauges")
 TOP = 20
 
 
@@ -20,21 +21,32 @@ class Gauges:
         self._shown: set[tuple[str, str]] = set()
 
     async def measure(self) -> None:
+        """Measure every queue. Raises the error of a queue that cannot be measured when the others have been."""
         names = await self._names()
         async with self._database.worker() as tx:
-            lanes = {name: await store.lanes_depth(tx, name, 1_000_000) for name in names}
             dead = await store.open_dead_counts(tx)
         shown: set[tuple[str, str]] = set()
+        trouble: Exception | None = None
         for name in names:
-            shown |= _show(name, lanes[name])
             metrics.DEAD_LETTERS_OPEN.labels(name).set(dead.get(name, 0))
-            counts = await self._queues.queue(name).counts()
-            for state in ("waiting", "prioritized", "delayed", "active", "failed"):
-                metrics.QUEUE_DEPTH.labels(name, state).set(getattr(counts, state))
+            try:
+                shown |= await self._measure(name)
+            except Exception as error:  # noqa: BLE001 - raised below, after the other queues had their turn
+                _log.error("gauges.queue_failed", queue=name, error=f"{type(error).__name__}: {error}")
+                trouble = error
         for label in self._shown - shown:
             metrics.OUTBOX_PENDING.remove(*label)
             metrics.OUTBOX_OLDEST_SECONDS.remove(*label)
         self._shown = shown
+        if trouble is not None:
+            raise trouble
+
+    async def _measure(self, name: str) -> set[tuple[str, str]]:
+        counts = await self._queues.queue(name).counts()
+        for state in ("waiting", "prioritized", "delayed", "active", "failed"):
+            metrics.QUEUE_DEPTH.labels(name, state).set(getattr(counts, state))
+        async with self._database.worker() as tx:
+            return _show(name, await store.lanes_depth(tx, name, 1_000_000))
 
 
 def _show(queue: str, lanes: Sequence[tuple[int, int, float]]) -> set[tuple[str, str]]:

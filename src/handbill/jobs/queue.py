@@ -25,6 +25,7 @@ BATCH = 1_000
 _QUEUE_BYTES = 4_000
 """What a `Queue` takes in memory, mostly the names of its keys."""
 Jobs = list[Job]
+JobsOrGone = list[Job | None]
 Texts = list[str]
 _PLAIN = JobOptions()
 _ADDERS = {
@@ -155,9 +156,13 @@ class Queue:
 
     async def list(self, state: State, start: int = 0, end: int = 49) -> Jobs:
         """Jobs of one state, `start` to `end` inclusive: the next to run first, or the last to finish first."""
+        return [job for job in await self.list_with_gaps(state, start, end) if job is not None]
+
+    async def list_with_gaps(self, state: State, start: int, end: int) -> JobsOrGone:
+        """The same, with None for each id whose job is gone: fewer than asked for means the end."""
         ids = await self._ids(state, start, end)
         replies = await self.redis.many([("HGETALL", self.keys.job(wire_id)) for wire_id in ids])
-        return [read_job(self.name, w, pairs(flat)) for w, flat in zip(ids, replies, strict=True) if flat]
+        return [read_job(self.name, w, pairs(flat)) if flat else None for w, flat in zip(ids, replies, strict=True)]
 
     async def _ids(self, state: State, start: int, end: int) -> Texts:
         key = self.keys["wait" if state == "waiting" else state]

@@ -142,9 +142,9 @@ class JobsService:
         items: list[JobView] = []
         end = start + LOOK_AT
         while start < end:
-            jobs = await self.queues.queue(queue).list(state, start, start + CHUNK - 1)
+            jobs = await self.queues.queue(queue).list_with_gaps(state, start, start + CHUNK - 1)
             for place, job in enumerate(jobs):
-                if tenant_id is None or job.tenant_id == tenant_id:
+                if job is not None and (tenant_id is None or job.tenant_id == tenant_id):
                     items.append(views.from_job(job, state))
                 if len(items) == limit:
                     return Page(items, pages.encode(start + place + 1))
@@ -209,8 +209,8 @@ class JobsService:
         found: list[str] = []
         for state in ("waiting", "paused", "prioritized", *(("delayed",) if delayed else ())):
             start = 0
-            while jobs := await line.list(state, start, start + 999):
-                found += [job.id for job in jobs]
+            while jobs := await line.list_with_gaps(state, start, start + 999):
+                found += [job.id for job in jobs if job is not None]
                 start += 1000
         return found
 

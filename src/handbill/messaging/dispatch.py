@@ -23,14 +23,14 @@ from handbill.jobs.service import Outbox
 from handbill.kit.bounds import CAMPAIGN_CONTENTS
 from handbill.kit.caches import TtlCache
 from handbill.kit.clock import Clock
-from handbill.kit.errors import Broken, Invalid
+from handbill.kit.errors import Broken, HandbillError, Invalid
 from handbill.kit.ids import Ids
 from handbill.kit.telemetry import logs, metrics
 from handbill.messaging import store
 from handbill.messaging.consequences import Consequences
 from handbill.messaging.judging import Judge, Sent
 from handbill.messaging.limits import COUNTED_MS
-from handbill.messaging.model import Account, Content, Message, Outcome, Template
+from handbill.messaging.model import Account, Content, Message, Outcome, Template, Unwritten
 from handbill.messaging.pacer import Pacer, Slots
 from handbill.messaging.plan import Campaign, UsedTemplate
 from handbill.messaging.providers.port import Provider
@@ -45,6 +45,8 @@ TOKENS = 16
 CLAIMS = 4
 """Claims of one process at once: attempts and outcomes must find a connection free, however many numbers begin."""
 FRESH_S = 2.0
+CREDENTIALS_RETRY_S = 10
+"""After so long a message is claimed again whose credentials could not be opened."""
 Words = dict[UUID, tuple[Campaign, Template | None]]
 """Campaigns and their templates, by campaign."""
 ONE_DAY = timedelta(milliseconds=COUNTED_MS)
@@ -91,6 +93,7 @@ class _Turn:
         self.pace = 0
         self.done = Turned()
         self.ended = False
+        self.without_credentials = False
 
 
 class Dispatcher:
@@ -323,6 +326,10 @@ class Dispatcher:
         row = one.row
         assert state.number is not None
         assert state.account is not None
+        try:
+            await self._provider.open_credentials(state.account)
+        except HandbillError as error:  # nothing was tried: it keeps its place and all its attempts
+            return self._put_back(state, row, claim, error)
         if not await self._recorder.attempt(state.tenant_id, row.message_id, claim):
             return _settlement(state, row, "back", claim=claim)
         await self._pacer.gate(state.tenant_id, state.number_id, state.number.per_second)
@@ -335,7 +342,16 @@ class Dispatcher:
             outcome = await self._provider.send(state.account, message)
         except (Invalid, Broken) as error:  # before a byte was written: our own data is at fault
             return _settlement(state, row, "failed", reason=error.code.lower(), claim=claim)
+        except HandbillError as error:  # before a byte was written, too: a provider reports all later errors as values
+            outcome = Unwritten(error.code)
         return Sent(state.tenant_id, state.number_id, row.campaign_id, row.address, row.attempts + 1, began), outcome
+
+    def _put_back(self, state: _Turn, row: Claimed, claim: UUID, error: HandbillError) -> Settlement:
+        if not state.without_credentials:
+            state.without_credentials = True
+            _log.warning("messaging.credentials_not_opened", tenant_id=state.tenant_id, reason=error.code)
+        due_at = self._clock.now() + timedelta(seconds=CREDENTIALS_RETRY_S)
+        return _settlement(state, row, "back", reason="credentials_unavailable", due_at=due_at, claim=claim)
 
 
 def _content(campaign: Campaign, template: Template | None, fields: dict[str, Any]) -> tuple[Content | None, str]:

@@ -16,6 +16,7 @@ import msgspec
 
 from handbill.infra.postgres import Database
 from handbill.kit import pages
+from handbill.kit.batcher import Batcher, BatchLimits
 from handbill.kit.bounds import CONNECTIONS
 from handbill.kit.caches import LruCache, TtlCache
 from handbill.kit.clock import Clock, from_ms, to_ms
@@ -26,14 +27,17 @@ from handbill.messaging import checks, webhooks
 from handbill.messaging.hearing import Hearing, Kept
 from handbill.messaging.links import Safe
 from handbill.messaging.model import Account
-from handbill.messaging.recorder import Group
 from handbill.messaging.store import S
 from handbill.tenants.service import Audit
 
 _log = logs.get("messaging")
 LARGEST = 3 * 1024 * 1024
 """What the provider sends at most in one request."""
+WAITING = BatchLimits(waiting_items=1_000, waiting_bytes=32 << 20, batch_items=500, batch_bytes=8 << 20)
+"""Webhooks of one tenant that wait for their commit. Beyond it the provider is told to send them again."""
 AT_ONCE = 100
+MAX_BATCH_BYTES = 8 << 20
+"""A batch of work ends with the webhook that reaches it."""
 TRIES = 5
 FRESH_S = 30.0
 RENEW_S = 1.0
@@ -115,7 +119,7 @@ class Incoming:
         self._tries = tries
         self._homes: LruCache[UUID, tuple[float, int]] = LruCache(CONNECTIONS)
         self._renewed: TtlCache[UUID, bool] = TtlCache(CONNECTIONS, RENEW_S, clock.monotonic)
-        self._groups: dict[int, Group[tuple[bytes, UUID, bytes], bool]] = {}
+        self._batchers: dict[int, Batcher[tuple[bytes, UUID, bytes], bool]] = {}
 
     # --- the door
 
@@ -140,14 +144,14 @@ class Incoming:
                 code="WEBHOOK_SIGNATURE",
             )
         digest = hashlib.blake2b(connection_id.bytes + body, digest_size=32).digest()
-        group = self._groups.get(tenant_id)
-        if group is None:
-            group = self._groups[tenant_id] = Group(partial(self._write, tenant_id))
+        batcher = self._batchers.get(tenant_id)
+        if batcher is None:
+            batcher = self._batchers[tenant_id] = Batcher(partial(self._write, tenant_id), _size_of, WAITING)
         try:
-            new = await group.ask((digest, connection_id, body))
+            new = await batcher.submit((digest, connection_id, body))
         finally:
-            if group.idle:
-                self._groups.pop(tenant_id, None)
+            if batcher.is_idle and self._batchers.get(tenant_id) is batcher:
+                del self._batchers[tenant_id]
         metrics.WEBHOOKS_KEPT.labels("new" if new else "copy").inc()
         return new
 
@@ -202,7 +206,7 @@ class Incoming:
         rows: list[Kept] = []
         try:
             async with self._database.worker() as tx:
-                rows = [_kept(row) for row in await tx.fetch(S.take_webhooks, limit)]
+                rows = [_kept(row) for row in await tx.fetch(S.take_webhooks, limit, MAX_BATCH_BYTES)]
                 if not rows:
                     return 0
                 await self._hearing.hear(tx, rows)
@@ -225,7 +229,7 @@ class Incoming:
         except (Busy, Broken):
             raise
         except Exception as error:  # noqa: BLE001 - parked with its bytes after a few tries
-            why = f"{type(error).__name__}: {error}"[:500].replace("\0", "")
+            why = f"{type(error).__name__}: {error}"[:500].replace("\0", "").encode("utf-8", "replace").decode()
             async with self._database.worker() as tx:
                 state = await tx.fetchval(S.webhook_failed, row.tenant_id, row.digest, why, self._tries)
             if state == "parked":
@@ -274,6 +278,10 @@ class Incoming:
                 tx, tenant_id, actor=actor, action="webhooks.replay", object="webhook inbox", after={"count": count}
             )
         return Replayed(count)
+
+
+def _size_of(webhook: tuple[bytes, UUID, bytes]) -> int:
+    return 500 + len(webhook[2])
 
 
 def _kept(row: Any) -> Kept:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -12,11 +13,17 @@ from handbill.infra.postgres import Database
 from handbill.kit.bounds import SENDER_STATES
 from handbill.kit.caches import LruCache
 from handbill.kit.clock import Clock
+from handbill.kit.errors import Busy, EngineRefused, HandbillError
+from handbill.kit.retry import Retry, retrying
+from handbill.kit.telemetry import logs
 from handbill.messaging.consequences import About, Consequences
 from handbill.messaging.errors import Action, Verdict, by_outcome, rule_for
 from handbill.messaging.model import Accepted, Outcome, Refused
 from handbill.messaging.store import S
 
+_log = logs.get("messaging")
+T = TypeVar("T")
+RETRY = Retry(tries=5, delay_ms=200)
 TRIES = {Action.WAIT_SECONDS: 8, Action.WAIT_PAIR: 6, Action.WAIT_DAY: 3}
 """How often one message is tried, by what the last refusal asks for. The one retry policy: no queue multiplies it."""
 ODD_CODES = 20
@@ -66,15 +73,28 @@ class Judge:
             return Judged("accepted", wamid=outcome.wamid)
         code = outcome.code if isinstance(outcome, Refused) else None
         details = outcome.details if isinstance(outcome, Refused) else None
-        verdict = by_outcome(outcome, hits=await self._hits(sent, code), attempt=sent.attempt)
+        hits = await self._insist(sent, lambda: self._hits(sent, code), 1)
+        verdict = by_outcome(outcome, hits=hits, attempt=sent.attempt)
         assert verdict is not None
         verdict = self._oddly(sent, code, verdict)
         if verdict.action in OTHERS:
             about = About(sent.tenant_id, sent.campaign_id, sent.number_id, "whatsapp", sent.address, code)
-            async with self._database.worker() as tx:
-                await self._consequences.apply(tx, verdict, about)
+            await self._insist(sent, lambda: self._apply(verdict, about), None)
         kind, due_at = self._next(verdict, sent.attempt, code)
         return Judged(kind, reason=verdict.reason, code=code, details=details, due_at=due_at)
+
+    async def _apply(self, verdict: Verdict, about: About) -> None:
+        async with self._database.worker() as tx:
+            await self._consequences.apply(tx, verdict, about)
+
+    async def _insist(self, sent: Sent, work: Callable[[], Awaitable[T]], default: T) -> T:
+        """The message was answered: what cannot be done for others must not keep its outcome from being recorded."""
+        try:
+            return await retrying(RETRY, work, lambda error: isinstance(error, Busy))
+        except (HandbillError, EngineRefused) as error:
+            names = {"tenant_id": sent.tenant_id, "campaign_id": str(sent.campaign_id)}
+            _log.error("messaging.side_effects_failed", **names, error=type(error).__name__)
+            return default
 
     def _next(self, verdict: Verdict, attempt: int, code: int | None) -> tuple[str, datetime | None]:
         action, now = verdict.action, self._clock.now()

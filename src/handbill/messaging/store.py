@@ -165,12 +165,14 @@ async def record_attempts(tx: Tx, asked: Sequence[tuple[int, UUID, UUID]], now: 
     return {row["message_id"] for row in rows}
 
 
-async def settle(tx: Tx, all_of: Sequence[Settlement], now: datetime) -> int:
-    return await tx.execute(
+async def settle(tx: Tx, all_of: Sequence[Settlement], now: datetime) -> set[tuple[int, UUID]]:
+    """Tenant and message of each outcome that was recorded; the others came too late."""
+    rows = await tx.fetch(
         S.settle, [s.tenant_id for s in all_of], [s.message_id for s in all_of], [s.claim for s in all_of],
         [s.kind for s in all_of], [s.wamid for s in all_of], [s.reason for s in all_of], [s.code for s in all_of],
         [s.details for s in all_of], [s.due_at for s in all_of], now,
     )  # fmt: skip
+    return {(row["tenant_id"], row["message_id"]) for row in rows}
 
 
 async def read_template(tx: Tx, tenant_id: int, connection_id: UUID, name: str, language: str) -> Template | None:

@@ -9,7 +9,7 @@ import jwt as pyjwt
 import msgspec
 from cryptography.exceptions import UnsupportedAlgorithm
 
-from handbill.infra.safe_http import RequestFailed
+from handbill.infra.safe_http import HttpPolicy, RequestFailed
 from handbill.kit.bounds import FAILED_KEY_SETS, KEY_SET_MAX, KEY_SETS
 from handbill.kit.caches import LruCache, TtlCache, size_of
 from handbill.kit.clock import Clock
@@ -24,6 +24,9 @@ FRESH_S = 600.0
 AGAIN_S = 60.0
 FAILED_S = 10.0
 """For so long nobody waits for a URL that has just failed."""
+
+POLICY = HttpPolicy(connections=100, connections_per_host=10)
+"""A tenant has one URL, and a URL one fetch at a time: slow hosts of a few tenants leave connections for the others."""
 
 
 class Fetch(Protocol):

@@ -101,7 +101,7 @@ class TenantService:
         self._database = database
         self._redis = redis
         self._sealer = Sealer(seal_key)
-        self._http = SafeHttpClient()
+        self._http = SafeHttpClient(jwks.POLICY)
         keysets = jwks.KeySets(self._http, self._clock)
         self.audit = Audit(self._clock, self._ids)
         self.directory = Directory(database, self._sealer, keysets, self._clock, fresh_s=key_cache_seconds)

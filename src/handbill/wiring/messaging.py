@@ -5,6 +5,8 @@ from __future__ import annotations
 from handbill.infra.redis import Keys
 from handbill.infra.safe_http import TENANT_PORTS, HttpPolicy, SafeHttpClient
 from handbill.jobs.chores import Loop
+from handbill.jobs.defaults import defaults_of
+from handbill.messaging.hooks_out import QUEUE as HOOKS_QUEUE
 from handbill.messaging.ports import Contacts
 from handbill.messaging.service import (
     KeeperPolicy,
@@ -59,16 +61,20 @@ def service(house: House, contacts: Contacts) -> MessagingService:
         house.clock,
         verify_key=secrets.derived(settings, "webhook verify tokens"),
         seal=Sealer(secrets.derived(settings, "hooks")),
-        http=SafeHttpClient(_hook_policy(settings)),
+        http=SafeHttpClient(hook_policy(settings)),
         policy=policy(settings),
         keys=Keys(),
     )
 
 
-def _hook_policy(settings: Settings) -> HttpPolicy:
+def hook_policy(settings: Settings) -> HttpPolicy:
+    """A connection for each slot of the queue: a tenant's share of the slots is then its share of the connections."""
     insecure = settings.messaging.hooks_insecure
     ports = None if insecure else TENANT_PORTS
-    return HttpPolicy(https_only=not insecure, public_only=not insecure, ports=ports, total_s=HOOK_TIMEOUT_S)
+    slots = defaults_of(HOOKS_QUEUE).concurrency
+    return HttpPolicy(
+        https_only=not insecure, public_only=not insecure, ports=ports, total_s=HOOK_TIMEOUT_S, connections=slots
+    )
 
 
 class MessageSweep(Loop):

@@ -20,9 +20,15 @@ from handbill.jobs.outbox.admission import Admission
 from handbill.jobs.outbox.handover import Handover
 from handbill.jobs.queue import Queues
 from handbill.jobs.records import Lane, Taken
-from handbill.kit.clock import Clock
+from handbill.kit import task_health
+from handbill.kit.clock import Clock, SystemClock
+from handbill.kit.errors import Busy
 from handbill.kit.ids import Ids
-from handbill.kit.telemetry import metrics
+from handbill.kit.telemetry import logs, metrics
+
+_log = logs.get("relay")
+FIRST_PAUSE_S = 0.1
+LONGEST_PAUSE_S = 5.0
 
 
 class RelayPolicy(msgspec.Struct, frozen=True):
@@ -42,10 +48,20 @@ class Pace(msgspec.Struct, frozen=True):
     relayed: int = 0
     hungry: bool = False
     next_due: float | None = None
+    errors: tuple[Exception, ...] = ()
+    """Why queues could not be served; the others were."""
 
     def plus(self, other: Pace) -> Pace:
         dues = [due for due in (self.next_due, other.next_due) if due is not None]
-        return Pace(self.relayed + other.relayed, self.hungry or other.hungry, min(dues, default=None))
+        errors = self.errors + other.errors
+        return Pace(self.relayed + other.relayed, self.hungry or other.hungry, min(dues, default=None), errors)
+
+
+class _Pause(msgspec.Struct, frozen=True):
+    """A queue that could not be served is left alone until then; the pause grows while it keeps failing."""
+
+    seconds: float
+    until: float
 
 
 class Relay:
@@ -68,15 +84,41 @@ class Relay:
         self._slots = slots
         self._handover = Handover(clock, ids)
         self.policy = policy or RelayPolicy()
+        self._clock = clock or SystemClock()
         self._turn: dict[str, int] = {}
+        self._pauses: dict[str, _Pause] = {}
 
     async def cycle(self) -> Pace:
-        """Once through every queue that has pending work."""
+        """Once through every queue that has pending work.
+
+        A queue that raises is tried again after a pause of its own; `errors` of the result say why. Raises only Busy,
+        if every queue that was tried met it: then the engine is at fault.
+        """
         async with self._database.worker() as tx:
             names = await store.pending_queues(tx)
-        pace = Pace()
+        self._pauses = {name: pause for name, pause in self._pauses.items() if name in names}
+        pace, tried = Pace(), 0
         for name in names:
-            pace = pace.plus(await self.serve(name))
+            left = self._pauses[name].until - self._clock.monotonic() if name in self._pauses else 0.0
+            if left > 0:
+                pace = pace.plus(Pace(next_due=left))
+                continue
+            tried += 1
+            pace = pace.plus(await self._try(name))
+            task_health.heartbeat()
+        if tried and len(pace.errors) == tried and all(isinstance(error, Busy) for error in pace.errors):
+            raise pace.errors[0]
+        return pace
+
+    async def _try(self, name: str) -> Pace:
+        try:
+            pace = await self.serve(name)
+        except Exception as error:  # noqa: BLE001 - the other queues get their turn; the caller reports it
+            seconds = min(self._pauses[name].seconds * 2, LONGEST_PAUSE_S) if name in self._pauses else FIRST_PAUSE_S
+            self._pauses[name] = _Pause(seconds, self._clock.monotonic() + seconds)
+            _log.error("relay.queue_failed", queue=name, error=f"{type(error).__name__}: {error}", pause_s=seconds)
+            return Pace(next_due=seconds, errors=(error,))
+        self._pauses.pop(name, None)
         return pace
 
     async def serve(self, name: str) -> Pace:

@@ -39,6 +39,8 @@ _FIELDS = "id,name,language,category,status,components,parameter_format"
 _CARD = "id,display_phone_number,verified_name,quality_rating,throughput,messaging_limit_tier"
 _PAGES = 1_000
 _STATES = frozenset(get_args(TemplateState))
+_ID_CHARS = 500
+_DETAILS_CHARS = 500
 
 
 class _Named(msgspec.Struct):
@@ -81,11 +83,18 @@ class WhatsApp:
         self._graph = graph
         self._secrets = secrets
 
+    async def open_credentials(self, account: Account) -> None:
+        """Raises what keeps the account's credentials from being opened; a send after it finds them open."""
+        await self._secrets.credentials(account)
+
     async def send(self, account: Account, message: Message) -> Outcome:
         """Try once. Whoever calls has recorded the attempt before, and records the outcome after."""
         body = send_body(message)
-        credentials = await self._secrets.credentials(account)
         path = f"{_id(account.number_id)}/messages"
+        try:
+            credentials = await self._secrets.credentials(account)
+        except HandbillError as error:
+            return Unwritten(f"no credentials ({error.code})")
         outcome = outcome_of(await self._graph.call("POST", path, credentials, body=body))
         metrics.PROVIDER_SENDS.labels(self.channel, type(outcome).__name__.lower()).inc()
         return outcome
@@ -203,14 +212,18 @@ def outcome_of(reply: Reply | Unwritten | Lost) -> Outcome:
         if not sent.messages or not sent.messages[0].id:
             return Lost("an answer that names no message", reply.status)
         first = sent.messages[0]
-        return Accepted(first.id, _address(sent.contacts), held=first.message_status == "held_for_quality_assessment")
+        return Accepted(
+            _clean(first.id, _ID_CHARS),
+            _address(sent.contacts),
+            held=first.message_status == "held_for_quality_assessment",
+        )
     return _refused(reply) or Lost("an error without the provider's own words", reply.status)
 
 
 def _address(contacts: Any) -> str | None:
     first = contacts[0] if isinstance(contacts, list) and contacts else None
     found = first.get("wa_id") if isinstance(first, dict) else None
-    return found if isinstance(found, str) else None
+    return _clean(found, _ID_CHARS) if isinstance(found, str) else None
 
 
 def _refused(reply: Reply) -> Refused | None:
@@ -219,7 +232,18 @@ def _refused(reply: Reply) -> Refused | None:
     except UNREADABLE:
         return None
     details = error.error_data.details if isinstance(error.error_data, _Data) else ""
-    return Refused(error.code, (details or error.message)[:500], reply.status, error.error_subcode)
+    subcode = error.error_subcode if error.error_subcode is None else _code(error.error_subcode)
+    return Refused(_code(error.code), _clean(details or error.message, _DETAILS_CHARS), reply.status, subcode)
+
+
+def _code(code: int) -> int:
+    """A code that a column of 32 bits takes; 0, which no rule is for, instead of any other."""
+    return code if -(2**31) <= code < 2**31 else 0
+
+
+def _clean(text: str, limit: int) -> str:
+    """The text without what PostgreSQL cannot hold, cut to a length."""
+    return text[:limit].replace("\0", "").encode("utf-8", "replace").decode()
 
 
 def _answer(reply: Reply | Unwritten | Lost) -> dict[str, Any]:

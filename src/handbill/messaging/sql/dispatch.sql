@@ -240,7 +240,8 @@ where m.tenant_id = a.tenant_id and m.message_id = a.message_id and h.tenant_id 
         when 'again' then m.state in ('sending', 'unknown') and m.sent_at is null and m.delivered_at is null and m.read_at is null
         when 'back' then m.state = 'claimed'
         when 'skipped' then m.state = 'claimed'
-    end;
+    end
+returning m.tenant_id, m.message_id;
 
 -- A claim whose worker is gone, with no attempt recorded: nothing was written, it may go again.
 -- name: sweep_claims

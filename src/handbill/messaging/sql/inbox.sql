@@ -7,11 +7,21 @@ from unnest($3::bytea[], $4::uuid[], $5::bytea[]) as k (digest, connection_id, b
 on conflict (tenant_id, digest) do nothing
 returning digest;
 
+-- The oldest, until they are $2 bytes together; one at least.
 -- name: take_webhooks
 -- no-tenant: the worker reads every tenant's inbox; each row names its tenant
-select tenant_id, digest, connection_id, received_at, body, tries from messaging.webhook_inbox
-where state = 'new' order by received_at limit $1
-for update skip locked;
+with locked as materialized (
+    select tenant_id, digest, received_at, octet_length(body) as size from messaging.webhook_inbox
+    where state = 'new' order by received_at limit $1
+    for update skip locked
+),
+sized as (
+    select tenant_id, digest, sum(size) over (order by received_at, tenant_id, digest) - size as bytes_before from locked
+)
+select w.tenant_id, w.digest, w.connection_id, w.received_at, w.body, w.tries
+from sized s join messaging.webhook_inbox w on w.tenant_id = s.tenant_id and w.digest = s.digest
+where s.bytes_before < $2
+order by w.received_at, w.tenant_id, w.digest;
 
 -- name: take_webhook
 select tenant_id, digest, connection_id, received_at, body, tries from messaging.webhook_inbox
