@@ -36,6 +36,12 @@ TASK_ERRORS = Counter("handbill_task_errors", "Runs of a background task that fa
 TASK_STUCK = Gauge(
     "handbill_task_stuck", "1 while a background task has made no progress within its own limit", ("task",)
 )
+TENANT_STEPS_FAILED = Counter(
+    "handbill_tenant_steps_failed", "Steps of a per-tenant task that failed for one tenant, by task", ("task",)
+)
+TENANTS_FAILING = Gauge(
+    "handbill_tenants_failing", "Tenants (or days of a tenant) that a per-tenant task fails for, by task", ("task",)
+)
 CATALOG_AGE_SECONDS = Gauge(
     "handbill_catalog_age_seconds", "Time since the in-memory catalog was last known to be current"
 )
