@@ -12,7 +12,7 @@ is last in the next one. A statement that was stopped alone (`StatementStopped`)
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -21,7 +21,7 @@ from handbill.kit.clock import Clock, SystemClock
 from handbill.kit.errors import Busy, StatementStopped
 from handbill.kit.telemetry import logs, metrics
 
-Key = TypeVar("Key", int, tuple[int, object])
+Key = TypeVar("Key", bound=Hashable)
 """A tenant's id, or a tenant's id and one thing of that tenant."""
 Result = TypeVar("Result")
 
@@ -110,8 +110,8 @@ class TenantRounds(Generic[Key]):
             del self._failures[key]
 
 
-def _fields(key: int | tuple[int, object]) -> dict[str, object]:
-    return {"tenant_id": key} if isinstance(key, int) else {"tenant_id": key[0], "item": str(key[1])}
+def _fields(key: Hashable) -> dict[str, object]:
+    return {"tenant_id": key[0], "item": str(key[1])} if isinstance(key, tuple) else {"tenant_id": key}
 
 
 def _text(error: Exception) -> str:
