@@ -180,6 +180,10 @@ STATS_AUDIT_WRONG = Counter("handbill_stats_audit_wrong", "Rows of the live stat
 ROLLUP_STALE_DAYS = Gauge("handbill_rollup_stale_days", "Days since the oldest day that should have been rolled up")
 PARTITIONS_DROPPED = Counter("handbill_partitions_dropped", "Months of raw rows that retention dropped")
 CATALOGUE_LOADS = Counter("handbill_catalogue_loads", "Tenants whose catalogue was loaded anew")
+CATALOG_UNREADABLE_ROWS = Counter(
+    "handbill_catalog_unreadable_rows", "Stored rows left out of a load of the catalog, by kind", ("kind",)
+)
+PLANS_FAILED = Counter("handbill_banner_plans_failed", "Catalogs of a tenant that could not be compiled for decisions")
 CATALOGUE_STALE = Counter(
     "handbill_catalogue_stale", "Refreshes of the catalogue that failed; the last copy was served"
 )
