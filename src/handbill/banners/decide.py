@@ -111,10 +111,8 @@ class Decider:
         self._making.pop(tenant_id, None)
         if not making.cancelled() and (error := making.exception()) is not None:
             metrics.PLANS_FAILED.inc()
-            text = f"{type(error).__name__}: {error}"  # decisions go on with the plan before it, if there is one
-            _log.error(
-                "banners.plan_failed", tenant_id=tenant_id, error=f"{type(error).__name__}: {error}", detail=detail
-            )
+            # Decisions go on with the plan before it, if there is one.
+            _log.error("banners.plan_failed", tenant_id=tenant_id, error=f"{type(error).__name__}: {error}")
 
     def _ready(self, plan: Plan) -> Plan:
         tenant_id = plan.snapshot.tenant_id
