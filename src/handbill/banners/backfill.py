@@ -19,6 +19,10 @@ from handbill.caps.service import CapsService
 from handbill.infra.postgres import Database
 from handbill.infra.sqlfiles import Sql
 from handbill.kit.clock import Clock, to_ms
+from handbill.kit.tenant_rounds import TenantRounds
+
+STEP_TIMEOUT_S = 600.0
+"""One tenant's history is read from its beginning each time: a limit that is too short would never let it end."""
 
 
 class Raised(msgspec.Struct, frozen=True):
@@ -37,22 +41,23 @@ class Backfill:
         self._catalogue = catalogue
         self._caps = caps
         self._clock = clock
+        self._rounds: TenantRounds[int] = TenantRounds("raised-limits", timeout_s=STEP_TIMEOUT_S, clock=clock)
         self._look = set(catalogue.tenants())
         catalogue.watch(self._look.add)
 
     async def run(self) -> int:
         """One turn; how many limits were settled."""
-        settled = 0
-        for tenant_id in sorted(self._look):
-            raised = list(_raised(self._catalogue.tenant(tenant_id)))
-            if not raised:
-                self._look.discard(tenant_id)
-                continue
-            spread = [each for each in raised if self._clock.now_ms() > to_ms(each.at) + SPREAD_MS]
-            if spread:
-                await self._caps.backfill(tenant_id)
-                settled += await self._settle(tenant_id, spread)
-        return settled
+        return sum((await self._rounds.for_each_tenant(sorted(self._look), self._step)).values())
+
+    async def _step(self, tenant_id: int) -> int:
+        raised = list(_raised(self._catalogue.tenant(tenant_id)))
+        if not raised:
+            self._look.discard(tenant_id)
+        spread = [each for each in raised if self._clock.now_ms() > to_ms(each.at) + SPREAD_MS]
+        if not spread:
+            return 0
+        await self._caps.backfill(tenant_id)
+        return await self._settle(tenant_id, spread)
 
     async def _settle(self, tenant_id: int, raised: list[Raised]) -> int:
         async with self._database.worker() as tx:

@@ -226,12 +226,28 @@ class Catalogue:
 
     async def _load(self, tenants: Sequence[int], versions: Mapping[int, int]) -> None:
         async with self._database.worker() as tx:
-            banners, placements, campaigns = await store.load(tx, tenants)
-            deciding = await store.load_deciding(tx, tenants)
-        for tenant in tenants:
-            snapshot = _snapshot(tenant, versions[tenant], banners, placements, campaigns, deciding.get(tenant))
-            self._swap(snapshot)
+            loaded = await store.load(tx, tenants)
+        for tenant_id, rows in loaded.items():
+            self._keep_last_good(tenant_id, rows)
+            self._swap(_snapshot(tenant_id, versions[tenant_id], rows))
         metrics.CATALOGUE_LOADS.inc(len(tenants))
+
+    def _keep_last_good(self, tenant_id: int, rows: store.TenantRows) -> None:
+        """A row that cannot be read stays as it was last read, or is left out; no other row is affected."""
+        if not rows.unreadable:
+            return
+        old = self.tenant(tenant_id)
+        for row in rows.unreadable:
+            if row.kind == "banner" and row.id in old.by_id:
+                rows.banners.append(old.by_id[row.id])
+            elif row.kind == "placement" and row.id in old.placements:
+                rows.placements.append(old.placements[row.id])
+            elif row.kind == "campaign" and row.id in old.campaigns:
+                rows.campaigns.append(old.campaigns[row.id])
+            elif row.kind == "deciding":
+                rows.deciding = old.deciding
+            metrics.CATALOG_UNREADABLE_ROWS.labels(row.kind).inc()
+            _log.error("catalog.row_unreadable", tenant_id=tenant_id, kind=row.kind, id=row.id, reason=row.reason)
 
     def _swap(self, snapshot: Snapshot) -> None:
         old = self.tenant(snapshot.tenant_id)
@@ -286,23 +302,16 @@ class Catalogue:
             raise  # the last copy is served until PostgreSQL answers
 
 
-def _snapshot(
-    tenant: int,
-    version: int,
-    banners: Sequence[Banner],
-    placements: Sequence[Placement],
-    campaigns: Sequence[Campaign],
-    deciding: Deciding | None = None,
-) -> Snapshot:
-    own = tuple(sorted((banner for banner in banners if banner.tenant_id == tenant), key=lambda banner: banner.id))
+def _snapshot(tenant_id: int, version: int, rows: store.TenantRows) -> Snapshot:
+    banners = tuple(sorted(rows.banners, key=lambda banner: banner.id))
     return Snapshot(
-        tenant,
+        tenant_id,
         version,
-        own,
-        {banner.id: banner for banner in own},
-        {place.id: place for place in placements if place.tenant_id == tenant},
-        {campaign.id: campaign for campaign in campaigns if campaign.tenant_id == tenant},
-        deciding or Deciding(),
+        banners,
+        {banner.id: banner for banner in banners},
+        {place.id: place for place in rows.placements},
+        {campaign.id: campaign for campaign in rows.campaigns},
+        rows.deciding or Deciding(),
     )
 
 

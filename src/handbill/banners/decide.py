@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from hashlib import blake2b
 from sys import getsizeof
 from typing import Any
@@ -24,9 +25,10 @@ from handbill.infra.redis import RedisError
 from handbill.kit.bounds import VIEWER_CAPS
 from handbill.kit.caches import GenerationCache
 from handbill.kit.errors import Busy
-from handbill.kit.telemetry import metrics
+from handbill.kit.telemetry import logs, metrics
 from handbill.segments.service import Known
 
+_log = logs.get("banners")
 _RULE_COST = 20
 _QUICK = 500
 _AGAIN = 5
@@ -95,7 +97,7 @@ class Decider:
         making = self._making.get(tenant_id)
         if making is None:
             making = self._making[tenant_id] = asyncio.create_task(self._made(snapshot, plan), name="plan")
-            making.add_done_callback(lambda _: self._making.pop(tenant_id, None))
+            making.add_done_callback(partial(self._on_made, tenant_id))
         return plan if plan is not None else await asyncio.shield(making)
 
     async def stop(self) -> None:
@@ -104,6 +106,13 @@ class Decider:
 
     async def _made(self, snapshot: Snapshot, before: Plan | None) -> Plan:
         return self._ready(await asyncio.to_thread(Plan, snapshot, before.pieces if before is not None else None))
+
+    def _on_made(self, tenant_id: int, making: asyncio.Task[Plan]) -> None:
+        self._making.pop(tenant_id, None)
+        if not making.cancelled() and (error := making.exception()) is not None:
+            metrics.PLANS_FAILED.inc()
+            # Decisions go on with the plan before it, if there is one.
+            _log.error("banners.plan_failed", tenant_id=tenant_id, error=f"{type(error).__name__}: {error}")
 
     def _ready(self, plan: Plan) -> Plan:
         tenant_id = plan.snapshot.tenant_id

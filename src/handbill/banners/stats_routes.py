@@ -80,7 +80,9 @@ class StatsRoutes(Controller):
         opt={"scope": "stats:write", "example": {"combinations": 3, "corrected": 0, "skipped": None}},
     )
     async def rollup(self, banners: Banners, principal: Who, day: FromQuery[date]) -> dict[str, Any]:
-        """Recount one UTC day of this tenant from its raw rows. Running it again is always safe."""
+        """Recount one UTC day of this tenant from its raw rows. Running it again is always safe.
+
+        `skipped` is `UNFINISHED` where a large day takes longer than this request may: send it again to go on."""
         rolled = await banners.rollup.tenant_day(principal.tenant_id, day)
         return {"combinations": rolled.combinations, "corrected": rolled.corrected, "skipped": rolled.skipped}
 

@@ -18,6 +18,24 @@ S = sqlfiles.load("handbill.banners")
 T = TypeVar("T")
 
 
+class UnreadableRow(msgspec.Struct, frozen=True):
+    """A stored row that this version cannot read: what it is, its number, and why."""
+
+    kind: str
+    id: int
+    reason: str
+
+
+class TenantRows(msgspec.Struct):
+    """One tenant's catalog as stored. `deciding` is None when its row cannot be read."""
+
+    banners: list[Banner]
+    placements: list[Placement]
+    campaigns: list[Campaign]
+    unreadable: list[UnreadableRow]
+    deciding: Deciding | None = Deciding()
+
+
 _JSON = ("targeting", "variants", "caps")
 
 
@@ -54,13 +72,30 @@ async def versions_since(tx: Tx, since: datetime) -> dict[int, int]:
     return dict(await tx.fetch(S.versions_since, since))
 
 
-async def load(tx: Tx, tenants: Sequence[int]) -> tuple[list[Banner], list[Placement], list[Campaign]]:
-    wanted = list(tenants)
-    return (
-        [_as(Banner, row) for row in await tx.fetch(S.load_banners, wanted)],
-        [_as(Placement, row) for row in await tx.fetch(S.load_placements, wanted)],
-        [_as(Campaign, row) for row in await tx.fetch(S.load_campaigns, wanted)],
-    )
+async def load(tx: Tx, tenants: Sequence[int]) -> dict[int, TenantRows]:
+    """The catalogs of these tenants. A row that cannot be read is listed as such; the others are not affected."""
+    found = {tenant_id: TenantRows([], [], [], []) for tenant_id in tenants}
+    for row in await tx.fetch(S.load_banners, list(tenants)):
+        _append(found[row["tenant_id"]].banners, Banner, row, found[row["tenant_id"]].unreadable)
+    for row in await tx.fetch(S.load_placements, list(tenants)):
+        _append(found[row["tenant_id"]].placements, Placement, row, found[row["tenant_id"]].unreadable)
+    for row in await tx.fetch(S.load_campaigns, list(tenants)):
+        _append(found[row["tenant_id"]].campaigns, Campaign, row, found[row["tenant_id"]].unreadable)
+    for row in await tx.fetch(S.load_deciding, list(tenants)):
+        rows = found[row["tenant_id"]]
+        try:
+            rows.deciding = _as(Deciding, row)
+        except (msgspec.MsgspecError, ValueError, TypeError) as error:
+            rows.unreadable.append(UnreadableRow("deciding", row["tenant_id"], str(error)))
+            rows.deciding = None
+    return found
+
+
+def _append(rows: list[T], kind: type[T], row: Mapping[str, Any], unreadable: list[UnreadableRow]) -> None:
+    try:
+        rows.append(_as(kind, row))
+    except (msgspec.MsgspecError, ValueError, TypeError) as error:
+        unreadable.append(UnreadableRow(kind.__name__.lower(), row["id"], str(error)))
 
 
 async def person_rules(tx: Tx, tenant_id: int) -> list[tuple[str, Any]]:
@@ -260,10 +295,6 @@ async def read_deciding(tx: Tx, tenant_id: int) -> Deciding:
 
 async def write_deciding(tx: Tx, tenant_id: int, ranking: Sequence[str], at: datetime) -> Deciding:
     return _as(Deciding, await tx.fetchrow(S.write_deciding, tenant_id, list(ranking), at) or {})
-
-
-async def load_deciding(tx: Tx, tenants: Sequence[int]) -> dict[int, Deciding]:
-    return {row["tenant_id"]: _as(Deciding, row) for row in await tx.fetch(S.load_deciding, list(tenants))}
 
 
 async def rates(tx: Tx, tenants: Sequence[int], since: datetime) -> dict[int, tuple[int, int]]:

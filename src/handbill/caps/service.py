@@ -22,6 +22,7 @@ from handbill.caps.views import NewView, ViewStore
 from handbill.infra.postgres import Database, Tx
 from handbill.infra.redis import Keys, Redis, RedisError
 from handbill.infra.state import StateTable
+from handbill.kit import task_health
 from handbill.kit.clock import Clock
 from handbill.kit.errors import Busy
 from handbill.kit.telemetry import logs, metrics
@@ -263,9 +264,11 @@ class CapsService:
         """Repeating a view changes nothing, so this may run beside live traffic."""
         count = 0
         async for page in self._history.pages(tenant_id):
+            task_health.heartbeat()
             await self._store.run(self._commands(await self._together.spread(page)))
             count += sum(map(len, page.values()))
         async for subjects in self._history.lifetimes(tenant_id):
+            task_health.heartbeat()
             shared = await self._together.siblings(subjects)
             for subject in dict.fromkeys([*subjects, *(each for others in shared.values() for each in others)]):
                 told = await self._history.of(subject, await self._store.raw(subject))

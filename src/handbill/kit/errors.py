@@ -126,6 +126,13 @@ class Busy(HandbillError):
     title = "Busy, try again"
 
 
+class StatementStopped(Busy):
+    """The engine stopped one statement: it reached its time limit, waited for a lock or collided with another.
+
+    Nothing was done and it may be tried again, but the engine answers: the statements of others pass.
+    """
+
+
 class EngineRefused(Exception):
     """PostgreSQL, Redis or ClickHouse answered with an error that is about this statement or this data.
 

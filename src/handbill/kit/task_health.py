@@ -72,6 +72,12 @@ class TaskHealth:
             self.errors += 1
             self._failing_since = now if self._failing_since is None else self._failing_since
 
+    def failed_partly(self, error: BaseException) -> None:
+        """A run failed for some of those it works for and went on for the others: seen, but no reason to restart."""
+        self.heartbeat()
+        self._error_count.inc()
+        self.last_error = f"{type(error).__name__}: {error}"
+
     def silent_seconds(self) -> float:
         """How long the next sign of life is overdue; 0 for a task that has not started."""
         return 0.0 if self._expected is None else max(0.0, self._clock.monotonic() - self._expected)
@@ -139,3 +145,10 @@ def heartbeat() -> None:
     health = _current.get()
     if health is not None:
         health.heartbeat()
+
+
+def report_partial_failure(error: BaseException) -> None:
+    """Inform the background task that the caller runs in, if it runs in one, that a part of its work failed."""
+    health = _current.get()
+    if health is not None:
+        health.failed_partly(error)

@@ -12,14 +12,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 
 from handbill.infra import sqlfiles
-from handbill.infra.postgres import Database, PostgresError
-from handbill.kit.errors import Broken
-from handbill.kit.telemetry import logs, metrics
+from handbill.infra.postgres import Database
+from handbill.kit.telemetry import metrics
+from handbill.kit.tenant_rounds import TenantRounds
 from handbill.people.folding import Also, Folder
 
 S = sqlfiles.load("handbill.people")
 _AT_ONCE = 100
-_log = logs.get("people")
 
 Follower = Callable[[int, Sequence[str]], Awaitable[None]]
 """Told (tenant, ids) when these ids were joined to others or parted from them: at least once, after the commit."""
@@ -30,6 +29,7 @@ class Keeper:
         self.folder = Folder(database)
         self._database = database
         self._followers = tuple(followers)
+        self._rounds: TenantRounds[int] = TenantRounds("people-mender")
         self._locks: dict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._begun: dict[int, int] = defaultdict(int)
         self._done: dict[int, int] = defaultdict(int)
@@ -71,12 +71,6 @@ class Keeper:
         """What crashes left behind, of everybody; for how many tenants it was done."""
         async with self._database.worker() as tx:
             tenants = sorted(row[0] for row in await tx.fetch(S.tenants_unfolded, older))
-        mended = 0
-        for tenant_id in tenants:
-            try:
-                await self.settle(tenant_id)
-                mended += 1
-            except (Broken, PostgresError) as error:  # one tenant's poison must not keep the others waiting
-                _log.error("mending-failed", tenant=tenant_id, error=f"{type(error).__name__}: {error}")
+        mended = len(await self._rounds.for_each_tenant(tenants, self.settle))
         metrics.PEOPLE_MENDED.inc(mended)
         return mended

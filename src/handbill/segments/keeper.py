@@ -17,6 +17,7 @@ from uuid import UUID
 from handbill.infra.postgres import Database, Tx
 from handbill.kit.clock import Clock
 from handbill.kit.telemetry import logs, metrics
+from handbill.kit.tenant_rounds import TenantRounds
 from handbill.segments import store
 from handbill.segments.audience import Audience, Compiled, Compiler
 from handbill.segments.projection import SEGMENT
@@ -41,6 +42,7 @@ class Keeper:
         self._token = token
         self._compiler = Compiler()
         self._woken = asyncio.Event()
+        self._rounds: TenantRounds[int] = TenantRounds("segments", clock=clock)
 
     def poke(self) -> None:
         self._woken.set()
@@ -58,11 +60,11 @@ class Keeper:
         async with self._database.worker() as tx:
             rows = await tx.fetch(S.busy_tenants, self._clock.now() - SWEEP_EVERY)
         lost = set(await self._projector.unmarked([row["tenant_id"] for row in rows if row["projects"]]))
-        done = 0
-        for row in rows:
-            if row["busy"] or row["tenant_id"] in lost:
-                done += await self.step(row["tenant_id"], lost=row["tenant_id"] in lost)
-        return done
+        tenants = [row["tenant_id"] for row in rows if row["busy"] or row["tenant_id"] in lost]
+        done = await self._rounds.for_each_tenant(
+            tenants, lambda tenant_id: self.step(tenant_id, lost=tenant_id in lost)
+        )
+        return sum(done.values())
 
     async def step(self, tenant_id: int, *, lost: bool = False) -> int:
         """Changed people first, then one page of what is left to walk. Nothing where somebody else is at it."""

@@ -4,12 +4,21 @@ select tenant_id, raw_gone_at is not null as raw_gone from banners.stat_days whe
 
 -- name: dirty_days
 -- Days that have been quiet for a moment; one that never is comes up once an hour all the same.
+-- Tenants take turns: many days of one tenant do not keep the others waiting. $3 and $4 are days that failed just now.
 -- no-tenant: the sweep looks for dirty days of all tenants, longest waiting first
 select tenant_id, day from banners.stat_days
 where dirty_since is not null and raw_gone_at is null
   and (dirty_since < now() - $1::interval or coalesce(rolled_at, '-infinity') < now() - interval '1 hour')
-order by dirty_since
+  and not exists (
+    select from unnest($3::int[], $4::date[]) as failed (t, d) where failed.t = tenant_id and failed.d = day
+  )
+order by row_number() over (partition by tenant_id order by dirty_since, day), dirty_since
 limit $2
+
+-- name: leave_day_dirty
+-- A recount that did not end: the sweep goes on with it. The mark is older than the recount ($3), which may clear it.
+update banners.stat_days set dirty_since = coalesce(dirty_since, $3::timestamptz - interval '3 minutes')
+where tenant_id = $1 and day = $2
 
 -- name: lock_day
 -- One recount of a tenant at a time: two that apply the same difference would count it twice.
@@ -85,9 +94,10 @@ select count(*) from (
 -- name: day_rolled
 -- A batch that landed while we counted may have found its day marked already and left it at that. Its transaction began
 -- after the mark and has ended long before two minutes: a younger mark stays, and the day comes up once more.
+-- $4 is when the recount began: one in parts may have begun long ago.
 update banners.stat_days
 set rolled_at = now(), combinations = $3,
-    dirty_since = case when dirty_since > now() - interval '2 minutes' then dirty_since end
+    dirty_since = case when dirty_since > $4::timestamptz - interval '2 minutes' then dirty_since end
 where tenant_id = $1 and day = $2
 
 -- name: forget_empty_stats

@@ -10,6 +10,7 @@ from handbill.infra.postgres.errors import (
     PostgresAway,
     PostgresBusy,
     PostgresError,
+    PostgresStopped,
     TransactionAborted,
     UniqueViolation,
 )
@@ -28,6 +29,7 @@ __all__ = [
     "PostgresAway",
     "PostgresBusy",
     "PostgresError",
+    "PostgresStopped",
     "PostgresUrls",
     "Session",
     "TransactionAborted",

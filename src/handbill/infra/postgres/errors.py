@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import asyncpg
 
-from handbill.kit.errors import Broken, Busy, EngineRefused, HandbillError
+from handbill.kit.errors import Broken, Busy, EngineRefused, HandbillError, StatementStopped
 from handbill.kit.telemetry import metrics
 
 
@@ -29,6 +29,18 @@ class PostgresBusy(Busy):
     """The engine answers, but not now: locks, deadlock, time limit, no free connection. The transaction is undone."""
 
     code = "POSTGRES_BUSY"
+
+
+class PostgresStopped(PostgresBusy, StatementStopped):
+    """The engine ended this transaction alone: a time limit, a lock, a collision. `sqlstate` says which."""
+
+    def __init__(self, detail: str, *, sqlstate: str) -> None:
+        super().__init__(detail, retry_after=1.0)
+        self.sqlstate = sqlstate
+
+    @property
+    def is_time_limit(self) -> bool:
+        return self.sqlstate == "57014"
 
 
 class TransactionAborted(HandbillError):
@@ -93,6 +105,7 @@ _BY_STATE: dict[str, type[PostgresError]] = {
 
 _AWAY_STATES = ("57P01", "57P02", "57P03", "57P05", "53300", "25006", "08P01")
 _BUSY_STATES = ("40001", "40P01", "55P03", "57014", "53100", "53200", "25P03", "0A000-plan")
+_STOPPED_STATES = ("40001", "40P01", "55P03", "57014", "25P03")
 _LOGIN_STATES = ("28P01", "28000", "3D000")
 
 _WORDS = {
@@ -134,9 +147,10 @@ def translated(error: BaseException, statement: str, *, committing: bool = False
     if isinstance(error, asyncpg.InvalidCachedStatementError):
         return PostgresBusy("The schema changed under a prepared statement; nothing was stored, try again.")
     if state in _BUSY_STATES:
-        return PostgresBusy(
-            f"PostgreSQL: {_WORDS[state]} ({statement}); nothing was stored, try again.", retry_after=1.0
-        )
+        detail = f"PostgreSQL: {_WORDS[state]} ({statement}); nothing was stored, try again."
+        if state in _STOPPED_STATES:
+            return PostgresStopped(detail, sqlstate=state)
+        return PostgresBusy(detail, retry_after=1.0)
     if state in _LOGIN_STATES:
         return Broken(
             f"PostgreSQL refused the login: {error}. Check the URL and the role's password.", code="POSTGRES_LOGIN"

@@ -36,6 +36,12 @@ TASK_ERRORS = Counter("handbill_task_errors", "Runs of a background task that fa
 TASK_STUCK = Gauge(
     "handbill_task_stuck", "1 while a background task has made no progress within its own limit", ("task",)
 )
+TENANT_STEPS_FAILED = Counter(
+    "handbill_tenant_steps_failed", "Steps of a per-tenant task that failed for one tenant, by task", ("task",)
+)
+TENANTS_FAILING = Gauge(
+    "handbill_tenants_failing", "Tenants (or days of a tenant) that a per-tenant task fails for, by task", ("task",)
+)
 CATALOG_AGE_SECONDS = Gauge(
     "handbill_catalog_age_seconds", "Time since the in-memory catalog was last known to be current"
 )
@@ -174,6 +180,10 @@ STATS_AUDIT_WRONG = Counter("handbill_stats_audit_wrong", "Rows of the live stat
 ROLLUP_STALE_DAYS = Gauge("handbill_rollup_stale_days", "Days since the oldest day that should have been rolled up")
 PARTITIONS_DROPPED = Counter("handbill_partitions_dropped", "Months of raw rows that retention dropped")
 CATALOGUE_LOADS = Counter("handbill_catalogue_loads", "Tenants whose catalogue was loaded anew")
+CATALOG_UNREADABLE_ROWS = Counter(
+    "handbill_catalog_unreadable_rows", "Stored rows left out of a load of the catalog, by kind", ("kind",)
+)
+PLANS_FAILED = Counter("handbill_banner_plans_failed", "Catalogs of a tenant that could not be compiled for decisions")
 CATALOGUE_STALE = Counter(
     "handbill_catalogue_stale", "Refreshes of the catalogue that failed; the last copy was served"
 )
