@@ -25,7 +25,7 @@ from handbill.events.reasons import Reason
 from handbill.events.store import storable
 from handbill.infra.postgres import Database
 from handbill.kit.clock import Clock
-from handbill.kit.errors import Invalid
+from handbill.kit.errors import Busy, Invalid
 from handbill.kit.telemetry import logs
 from handbill.tenants.service import Audit
 
@@ -35,12 +35,19 @@ FULL_SPEED = 500
 CAREFUL = 20
 """Events of one portion when the next one waits for it."""
 ERASED_AT_ONCE = 100
-CIRCUIT = "parked-replay"
+DROPPED_AT_ONCE = 5_000
+"""Parked events of one transaction that drops them."""
 HEALED_TRIES = 3
 HEAL_AFTER = timedelta(minutes=5)
-HEAL_MOST = 1_000
+HEAL_MOST = 200
+"""Events of one tenant that one healing sends at most."""
 _LOOK_EVERY_S = 0.05
 _flat = msgspec.json.Decoder(dict[str, str])
+
+
+def circuit_of(tenant_id: int | None) -> str:
+    """The name of a tenant's circuit: one tenant's bad events never stop another's replay."""
+    return "parked-replay" if tenant_id is None else f"parked-replay:{tenant_id}"
 
 
 class OnFailure(StrEnum):
@@ -92,6 +99,10 @@ class Reshipped(msgspec.Struct, frozen=True):
     waits: bool = False
 
 
+OnProgress = Callable[[int], Awaitable[None]]
+"""Called after every portion of a drop, with how many are dropped so far."""
+OnReplayed = Callable[[Replayed], Awaitable[None]]
+"""Called after every portion of a replay, with the report so far."""
 Reship = Callable[[Sequence[UUID]], Awaitable[Reshipped]]
 """Sends parked rows to ClickHouse alone, and marks those that it took; handed in by the wiring."""
 Reread = Callable[[ParkedBody], Awaitable[Event | None]]
@@ -129,9 +140,17 @@ class DeadLetters:
 
     async def replay(
         self, chosen: Chosen, *, on_failure: OnFailure = OnFailure.PARK, dry_run: bool = False,
-        force: bool = False, actor: str = "operator",
+        force: bool = False, actor: str = "operator", on_progress: OnReplayed | None = None,
     ) -> Replayed:  # fmt: skip
         """Through the whole pipeline again. Raises Busy while the circuit is open or the journal cannot be written."""
+        done = await self._replay(chosen, on_failure, dry_run=dry_run, force=force, on_progress=on_progress)
+        await self._note(chosen, actor, done)
+        return done
+
+    async def _replay(
+        self, chosen: Chosen, on_failure: OnFailure, *, dry_run: bool = False, force: bool = False,
+        on_progress: OnReplayed | None = None,
+    ) -> Replayed:  # fmt: skip
         done = Replayed(0, 0, 0, dry_run)
         careful = on_failure is OnFailure.STOP
         after = UUID(int=0)
@@ -149,6 +168,7 @@ class DeadLetters:
             ready, unreadable, old = await self._readable(rows, force)
             done = _plus(done, matched=len(rows), unreadable=unreadable, too_old=old, unshipped=len(lacking))
             if dry_run:
+                await _report(on_progress, done)
                 continue
             failed = 0
             if lacking and reship is not None:
@@ -157,38 +177,76 @@ class DeadLetters:
                 failed = again.refused if careful else 0
                 reship = None if again.waits else reship
             if ready:
-                failed += await self._portion(ready, careful)
+                failed += await self._portion(chosen.tenant, ready, careful)
             done = _plus(done, sent=len(ready), failed=failed)
             if failed:
                 done = msgspec.structs.replace(done, stopped=True)
                 break
-        await self._note(chosen, actor, done)
+            await _report(on_progress, done)
         return done
 
-    async def drop(self, chosen: Chosen, *, actor: str) -> DropReport:
-        """For good, with a line in the audit log. Somebody must have said which: a reason or ids."""
+    async def drop(self, chosen: Chosen, *, actor: str, on_progress: OnProgress | None = None) -> DropReport:
+        """For good, in portions, each with its line in the audit log. The caller names a reason or ids, or both."""
         if chosen.tenant is None or (chosen.reason is None and not chosen.ids):
             raise Invalid("Say which parked events: a reason or their ids. Nothing was dropped.", code="DROP_WHAT")
-        async with self._database.worker() as tx:
-            dropped = await self._reader.drop_parked(tx, chosen.tenant, chosen.reason, chosen.ids)
-            if self._audit is not None and dropped:
-                detail = {"reason": chosen.reason, "events": dropped}
-                await self._audit.write(
-                    tx, chosen.tenant, actor=actor, action="parked.drop", object="parked events", before=detail
-                )
+        dropped, some = 0, DROPPED_AT_ONCE
+        while some == DROPPED_AT_ONCE:
+            some = await self._drop_portion(chosen.tenant, chosen, actor)
+            dropped += some
+            if on_progress is not None:
+                await on_progress(dropped)
         _log.info("parked-dropped", tenant=chosen.tenant, events=dropped)
         return DropReport(dropped)
 
-    async def heal(self) -> Replayed:
+    async def _drop_portion(self, tenant_id: int, chosen: Chosen, actor: str) -> int:
+        async with self._database.worker() as tx:
+            dropped = await self._reader.drop_parked(tx, tenant_id, chosen.reason, chosen.ids, DROPPED_AT_ONCE)
+            if self._audit is not None and dropped:
+                detail = {"reason": chosen.reason, "events": dropped}
+                await self._audit.write(
+                    tx, tenant_id, actor=actor, action="parked.drop", object="parked events", before=detail
+                )
+        return dropped
+
+    async def waiting(self, chosen: Chosen, limit: int) -> int:
+        """How many parked events of a tenant fit, counted up to `limit`."""
+        if chosen.tenant is None:
+            raise ValueError("only one tenant's parked events are counted")
+        async with self._database.tenant(chosen.tenant) as tx:
+            return await self._reader.count_waiting(tx, chosen.tenant, chosen.reason, chosen.ids, limit)
+
+    async def heal(self) -> int:
         """By the clock: what the database refused may pass since somebody mended the cause. Three tries, then a person.
 
-        Careful portions, so that a cause that still stands costs a handful of events a try and no more.
+        Returns how many were sent again.
         """
         async with self._database.worker() as tx:
-            ids = await self._reader.healable(tx, HEAL_AFTER, HEALED_TRIES, HEAL_MOST)
-        if not ids:
-            return Replayed(0, 0, 0, False)
-        return await self.replay(Chosen(None, ids=tuple(ids)), on_failure=OnFailure.STOP, actor="clock")
+            tenants = await self._reader.healable_tenants(tx, HEAL_AFTER)
+        return await self.heal_tenants(tenants)
+
+    async def heal_tenants(self, tenants: Sequence[int]) -> int:
+        """A careful portion of each tenant in turn. Events that are still bad, or an open circuit, end the turns of
+        their own tenant only."""
+        waiting: dict[int, list[UUID]] = {}
+        for tenant_id in tenants:
+            async with self._database.worker() as tx:
+                waiting[tenant_id] = await self._reader.healable(tx, tenant_id, HEAL_AFTER, HEALED_TRIES, HEAL_MOST)
+        sent = 0
+        while waiting := {tenant_id: ids for tenant_id, ids in waiting.items() if ids}:
+            for tenant_id, ids in waiting.items():
+                portion = tuple(ids[:CAREFUL])
+                try:
+                    done = await self._replay(Chosen(tenant_id, ids=portion), OnFailure.STOP)
+                except Busy as error:
+                    if error.code != "CIRCUIT_OPEN":
+                        raise
+                    waiting[tenant_id] = []
+                    continue
+                sent += done.sent
+                waiting[tenant_id] = [] if done.stopped else ids[CAREFUL:]
+        if sent:
+            _log.info("parked.healed", events=sent, tenants=len(tenants))
+        return sent
 
     async def erase(self, tenant_id: int, subjects: list[str]) -> Mapping[str, int]:
         """For the erasure registry: the parked events of a person go, also those that were sent again since."""
@@ -241,10 +299,10 @@ class DeadLetters:
         except msgspec.DecodeError:
             return await self.reread(row) if self.reread else None
 
-    async def _portion(self, ready: Sequence[tuple[UUID, Event]], careful: bool) -> int:
+    async def _portion(self, tenant_id: int | None, ready: Sequence[tuple[UUID, Event]], careful: bool) -> int:
         """Send one portion, and with care see what becomes of it; how many were parked again."""
         try:
-            async with self._breaker.guard(CIRCUIT) if self._breaker else nullcontext():
+            async with self._breaker.guard(circuit_of(tenant_id)) if self._breaker else nullcontext():
                 async with self._database.worker() as tx:
                     since = await self._reader.now(tx)
                 await self._edge.accept([event for _, event in ready])
@@ -289,6 +347,11 @@ class DeadLetters:
             await self._audit.write(
                 tx, chosen.tenant, actor=actor, action="parked.replay", object="parked events", after=done
             )
+
+
+async def _report(on_progress: OnReplayed | None, done: Replayed) -> None:
+    if on_progress is not None:
+        await on_progress(done)
 
 
 def _tells_of(body: bytes, names: frozenset[str]) -> bool:
