@@ -103,7 +103,7 @@ async def test_a_stop_leaves_the_rest_alone(database: Database, redis: Redis, te
         assert await count(database, ROWS, tenant) == (CAREFUL + 5) * 3
 
 
-async def test_failures_open_the_circuit_of_one_tenant_in_every_process(database: Database, redis: Redis, tenant: int) -> None:
+async def test_failures_open_the_circuit_of_one_tenant(database: Database, redis: Redis, tenant: int) -> None:
     async with parked(database, redis, tenant, 3) as (house, gate):
         policy = BreakerPolicy(failures=2, open_s=300)
         dead = house.events.dead
@@ -175,14 +175,38 @@ async def test_parked_events_are_dropped_in_portions(
     async with parked(database, redis, tenant, 5) as (house, _):
         dead = house.events.dead
         dead._audit = house.tenants.audit
-        seen: list[int] = []
+        mine = Chosen(tenant, "REJECTED")
+        first = await dead.drop(mine, actor="ada", max_seconds=0)
+        assert (first.dropped, first.more) == (2, True), "the time is over after one portion, which is committed"
+        assert await count(database, WAITING, tenant) == 3
+        rest = await dead.drop(mine, actor="ada")
+        assert (rest.dropped, rest.more) == (3, False)
+        async with database.worker() as tx:
+            audited = [row["action"] for row in await tx.fetch(AUDITED, tenant) if row["actor"] == "ada"]
+        assert audited == ["parked.drop"] * 3, "a line for each portion"
 
-        async def progress(dropped: int) -> None:
-            seen.append(dropped)
-            assert await count(database, WAITING, tenant) == 5 - dropped, "each portion is committed by itself"
 
-        assert (await dead.drop(Chosen(tenant, "REJECTED"), actor="ada", on_progress=progress)).dropped == 5
-        assert seen == [2, 4, 5]
+async def test_a_replay_ends_in_time_and_goes_on_where_it_ended(
+    database: Database, redis: Redis, tenant: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("handbill.events.dead.FULL_SPEED", 2)
+    async with parked(database, redis, tenant, 5) as (house, gate):
+        gate.shut = False
+        dead, mine = house.events.dead, Chosen(tenant)
+        matched, after = [], None
+        while True:
+            done = await dead.replay(mine, dry_run=True, after=after, max_seconds=0)
+            matched.append(done.matched)
+            after = done.next
+            if after is None:
+                break
+        assert matched == [2, 2, 1], "a dry run changes nothing, and still comes to the end"
+        first = await dead.replay(mine, max_seconds=0)
+        assert (first.sent, first.next is not None) == (2, True)
+        rest = await dead.replay(mine, after=first.next)
+        assert (rest.sent, rest.next) == (3, None)
+        await house.drained()
+        assert await count(database, ROWS, tenant) == 15
 
 
 async def test_too_old_needs_force_and_dropping_needs_a_choice(database: Database, redis: Redis, tenant: int) -> None:

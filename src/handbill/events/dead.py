@@ -77,6 +77,7 @@ class Replayed(msgspec.Struct, frozen=True):
     `too_old` were parked so long ago that a copy of them may have been counted and forgotten: they need `force`.
     Of those that were counted before and that only ClickHouse lacks, `shipped` were taken there now and `unshipped`
     still wait: in the journal they would be copies.
+    With `next` the time of one request was over before the end: ask again with it as `after`.
     `failed` were parked again while we watched, and `stopped` says that the rest was left alone for that.
     """
 
@@ -89,6 +90,7 @@ class Replayed(msgspec.Struct, frozen=True):
     stopped: bool = False
     unshipped: int = 0
     shipped: int = 0
+    next: UUID | None = None
 
 
 class Reshipped(msgspec.Struct, frozen=True):
@@ -99,10 +101,6 @@ class Reshipped(msgspec.Struct, frozen=True):
     waits: bool = False
 
 
-OnProgress = Callable[[int], Awaitable[None]]
-"""Called after every portion of a drop, with how many are dropped so far."""
-OnReplayed = Callable[[Replayed], Awaitable[None]]
-"""Called after every portion of a replay, with the report so far."""
 Reship = Callable[[Sequence[UUID]], Awaitable[Reshipped]]
 """Sends parked rows to ClickHouse alone, and marks those that it took; handed in by the wiring."""
 Reread = Callable[[ParkedBody], Awaitable[Event | None]]
@@ -110,9 +108,13 @@ Reread = Callable[[ParkedBody], Awaitable[Event | None]]
 
 
 class DropReport(msgspec.Struct, frozen=True):
-    """How many parked events were dropped for good. They stay in the drop counts, under the reason of their parking."""
+    """How many parked events were dropped for good. They stay in the drop counts, under the reason of their parking.
+
+    `more`: the time of one request was over before the end; ask again.
+    """
 
     dropped: int
+    more: bool = False
 
 
 class StillBad(Exception):
@@ -140,35 +142,42 @@ class DeadLetters:
 
     async def replay(
         self, chosen: Chosen, *, on_failure: OnFailure = OnFailure.PARK, dry_run: bool = False,
-        force: bool = False, actor: str = "operator", on_progress: OnReplayed | None = None,
+        force: bool = False, actor: str = "operator", after: UUID | None = None,
+        max_seconds: float | None = None,
     ) -> Replayed:  # fmt: skip
-        """Through the whole pipeline again. Raises Busy while the circuit is open or the journal cannot be written."""
-        done = await self._replay(chosen, on_failure, dry_run=dry_run, force=force, on_progress=on_progress)
+        """Through the whole pipeline again, from behind `after`. Only the first portion begins after `max_seconds`: the
+        report then has `next`. Raises Busy while the circuit is open or the journal cannot be written."""
+        done = await self._replay(
+            chosen, on_failure, dry_run=dry_run, force=force, after=after, max_seconds=max_seconds
+        )  # fmt: skip
         await self._note(chosen, actor, done)
         return done
 
     async def _replay(
         self, chosen: Chosen, on_failure: OnFailure, *, dry_run: bool = False, force: bool = False,
-        on_progress: OnReplayed | None = None,
+        after: UUID | None = None, max_seconds: float | None = None,
     ) -> Replayed:  # fmt: skip
         done = Replayed(0, 0, 0, dry_run)
         careful = on_failure is OnFailure.STOP
-        after = UUID(int=0)
-        reship = self.reship
+        after = after or UUID(int=0)
+        reship, began = self.reship, self._clock.monotonic()
         async with self._database.worker() as tx:
             last = await self._reader.last_parked(tx) or after  # what is parked again meanwhile waits for the next time
-        while True:
+        ended = False
+        while not ended:
+            if done.matched and _is_over(max_seconds, self._clock.monotonic() - began):
+                done = msgspec.structs.replace(done, next=after)
+                break
             async with self._database.worker() as tx:
                 some = CAREFUL if careful else FULL_SPEED
                 rows = await self._reader.bodies(tx, chosen.tenant, chosen.reason, chosen.ids, after, last, some)
             if not rows:
                 break
-            after = rows[-1].id
+            after, ended = rows[-1].id, len(rows) < some
             lacking = [row.id for row in rows if row.reason == Reason.UNSHIPPED]
             ready, unreadable, old = await self._readable(rows, force)
             done = _plus(done, matched=len(rows), unreadable=unreadable, too_old=old, unshipped=len(lacking))
             if dry_run:
-                await _report(on_progress, done)
                 continue
             failed = 0
             if lacking and reship is not None:
@@ -182,21 +191,20 @@ class DeadLetters:
             if failed:
                 done = msgspec.structs.replace(done, stopped=True)
                 break
-            await _report(on_progress, done)
         return done
 
-    async def drop(self, chosen: Chosen, *, actor: str, on_progress: OnProgress | None = None) -> DropReport:
+    async def drop(self, chosen: Chosen, *, actor: str, max_seconds: float | None = None) -> DropReport:
         """For good, in portions, each with its line in the audit log. The caller names a reason or ids, or both."""
         if chosen.tenant is None or (chosen.reason is None and not chosen.ids):
             raise Invalid("Say which parked events: a reason or their ids. Nothing was dropped.", code="DROP_WHAT")
-        dropped, some = 0, DROPPED_AT_ONCE
-        while some == DROPPED_AT_ONCE:
+        began, dropped, more = self._clock.monotonic(), 0, True
+        while more:
             some = await self._drop_portion(chosen.tenant, chosen, actor)
-            dropped += some
-            if on_progress is not None:
-                await on_progress(dropped)
+            dropped, more = dropped + some, some == DROPPED_AT_ONCE
+            if _is_over(max_seconds, self._clock.monotonic() - began):
+                break
         _log.info("parked-dropped", tenant=chosen.tenant, events=dropped)
-        return DropReport(dropped)
+        return DropReport(dropped, more)
 
     async def _drop_portion(self, tenant_id: int, chosen: Chosen, actor: str) -> int:
         async with self._database.worker() as tx:
@@ -207,13 +215,6 @@ class DeadLetters:
                     tx, tenant_id, actor=actor, action="parked.drop", object="parked events", before=detail
                 )
         return dropped
-
-    async def waiting(self, chosen: Chosen, limit: int) -> int:
-        """How many parked events of a tenant fit, counted up to `limit`."""
-        if chosen.tenant is None:
-            raise ValueError("only one tenant's parked events are counted")
-        async with self._database.tenant(chosen.tenant) as tx:
-            return await self._reader.count_waiting(tx, chosen.tenant, chosen.reason, chosen.ids, limit)
 
     async def heal(self) -> int:
         """By the clock: what the database refused may pass since somebody mended the cause. Three tries, then a person.
@@ -349,9 +350,8 @@ class DeadLetters:
             )
 
 
-async def _report(on_progress: OnReplayed | None, done: Replayed) -> None:
-    if on_progress is not None:
-        await on_progress(done)
+def _is_over(max_seconds: float | None, seconds: float) -> bool:
+    return max_seconds is not None and seconds >= max_seconds
 
 
 def _tells_of(body: bytes, names: frozenset[str]) -> bool:

@@ -101,10 +101,6 @@ class EventReader:
     async def drop_parked(self, tx: Tx, tenant_id: int, reason: str | None, ids: Sequence[UUID], limit: int) -> int:
         return await tx.execute(S.drop_parked, tenant_id, reason, list(ids) or None, limit)
 
-    async def count_waiting(self, tx: Tx, tenant_id: int, reason: str | None, ids: Sequence[UUID], limit: int) -> int:
-        """How many parked events fit, counted up to `limit`."""
-        return int(await tx.fetchval(S.count_waiting, tenant_id, reason, list(ids) or None, limit))
-
     async def erase_parked(self, tx: Tx, tenant_id: int, ids: Sequence[UUID]) -> int:
         return await tx.execute(S.erase_parked, tenant_id, list(ids))
 

@@ -61,14 +61,6 @@ where tenant_id = $1 and id in (
       and ($3::uuid[] is null or id = any ($3))
     limit $4)
 
--- name: count_waiting
--- No further than it matters: $4 rows.
-select count(*) from (
-    select from events.parked
-    where tenant_id = $1 and replayed_at is null and ($2::text is null or reason = $2)
-      and ($3::uuid[] is null or id = any ($3))
-    limit $4) as some
-
 -- name: all_bodies
 -- Whatever became of them: a replayed event's bytes stay here, too.
 select id, parked_at, reason, body from events.parked where tenant_id = $1 and id > $2 order by id limit $3
