@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from handbill.events.batch import Parked
-from handbill.events.dead import CAREFUL, CIRCUIT, HEALED_TRIES
+from handbill.events.dead import CAREFUL, HEALED_TRIES, circuit_of
 from handbill.events.model import CapturedEvent, Edge, EdgeKind, Impression, Row, encode
 from handbill.events.reasons import Reason
 from handbill.events.service import REPLAYED_DAYS, Chosen, OnFailure
@@ -22,6 +22,7 @@ from handbill.jobs.breaker import Breaker, BreakerPolicy, CircuitOpen
 from handbill.kit.clock import SystemClock
 from handbill.kit.errors import Invalid
 from handbill.kit.ids import Ids
+from tests.conftest import MakeTenant
 from tests.kit.loop import Loop, loop
 
 WAITING = Sql("select count(*) from events.parked where tenant_id = $1 and replayed_at is null", "waiting")
@@ -36,13 +37,18 @@ class Gate:
 
     def __init__(self) -> None:
         self.shut = True
+        self.bad_tenant: int | None = None
 
     async def prepare(self, rows: list[Row]) -> None:
         """Nothing must be there."""
 
     async def write(self, tx: Tx, rows: list[Row], lane: int) -> None:
-        if self.shut and any(getattr(row.event, "page", None) == "bad" for row in rows):
+        if self.shut and any(self._refuses(row) for row in rows):
             raise PostgresError("a check that is wrong", sqlstate="23514", constraint="ck", statement="gate")
+
+    def _refuses(self, row: Row) -> bool:
+        whose = self.bad_tenant is None or row.event.tenant == self.bad_tenant
+        return whose and getattr(row.event, "page", None) == "bad"
 
     async def project(self, survivors: list[Row], refused: list[Row]) -> None:
         """Nothing in Redis."""
@@ -97,7 +103,7 @@ async def test_a_stop_leaves_the_rest_alone(database: Database, redis: Redis, te
         assert await count(database, ROWS, tenant) == (CAREFUL + 5) * 3
 
 
-async def test_failures_open_the_circuit_for_everybody(database: Database, redis: Redis, tenant: int) -> None:
+async def test_failures_open_the_circuit_of_one_tenant(database: Database, redis: Redis, tenant: int) -> None:
     async with parked(database, redis, tenant, 3) as (house, gate):
         policy = BreakerPolicy(failures=2, open_s=300)
         dead = house.events.dead
@@ -108,10 +114,11 @@ async def test_failures_open_the_circuit_for_everybody(database: Database, redis
         with pytest.raises(CircuitOpen):
             await dead.replay(Chosen(tenant))
         with pytest.raises(CircuitOpen):
-            await other.enter(CIRCUIT)
+            await other.enter(circuit_of(tenant))
         assert await count(database, WAITING, tenant) == 3
         gate.shut = False
-        await other.succeeded(CIRCUIT)
+        await other.enter(circuit_of(tenant + 1))
+        await other.succeeded(circuit_of(tenant))
         assert (await dead.replay(Chosen(tenant))).sent == 3
 
 
@@ -133,14 +140,73 @@ async def healed(database: Database, house: Loop, tenant: int, *, age: bool = Tr
     if age:
         async with database.worker() as tx:
             await tx.execute(AGE, tenant, timedelta(minutes=6))
-    async with database.worker() as tx:
-        ids = set(await house.events.dead._reader.healable(tx, timedelta(minutes=5), HEALED_TRIES, 10_000))
-    async with database.tenant(tenant) as tx:
-        mine = [row.id for row in await house.events.dead._reader.parked(tx, tenant, None, False, None, 100)]
-    chosen = tuple(each for each in mine if each in ids)
-    if not chosen:
-        return 0
-    return (await house.events.dead.replay(Chosen(None, ids=chosen), on_failure=OnFailure.STOP)).sent
+    return await house.events.dead.heal_tenants([tenant])
+
+
+async def test_bad_events_of_one_tenant_do_not_keep_anothers_from_healing(
+    database: Database, redis: Redis, make_tenant: MakeTenant
+) -> None:
+    one, other = await make_tenant(), await make_tenant()
+    async with parked(database, redis, one, CAREFUL + 5) as (house, gate):
+        shop, now = await house.shop(other), house.clock.now_ms()
+        dead = house.events.dead
+        dead._breaker = Breaker(redis, BreakerPolicy(failures=1, open_s=300), house.keys)
+        await house.events.accept([Impression(other, "x1", now, now, shop.banners[0], page="bad")])
+        await house.drained()
+        assert await count(database, WAITING, other) == 1
+        async with database.worker() as tx:
+            for tenant in (one, other):
+                await tx.execute(AGE, tenant, timedelta(minutes=6))
+            tenants = await dead._reader.healable_tenants(tx, timedelta(minutes=5))
+        assert {one, other} <= set(tenants)
+        gate.bad_tenant, gate.shut = one, True
+        assert await dead.heal_tenants([one, other]) == CAREFUL + 1, "one portion of the bad ones, and the good one"
+        await house.drained()
+        assert (await count(database, ROWS, other), await count(database, WAITING, other)) == (1, 0)
+        with pytest.raises(CircuitOpen):
+            await dead.replay(Chosen(one))
+        assert await dead.heal_tenants([one, other]) == 0, "an open circuit is no error of the clock"
+
+
+async def test_parked_events_are_dropped_in_portions(
+    database: Database, redis: Redis, tenant: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("handbill.events.dead.DROPPED_AT_ONCE", 2)
+    async with parked(database, redis, tenant, 5) as (house, _):
+        dead = house.events.dead
+        dead._audit = house.tenants.audit
+        mine = Chosen(tenant, "REJECTED")
+        first = await dead.drop(mine, actor="ada", max_seconds=0)
+        assert (first.dropped, first.more) == (2, True), "the time is over after one portion, which is committed"
+        assert await count(database, WAITING, tenant) == 3
+        rest = await dead.drop(mine, actor="ada")
+        assert (rest.dropped, rest.more) == (3, False)
+        async with database.worker() as tx:
+            audited = [row["action"] for row in await tx.fetch(AUDITED, tenant) if row["actor"] == "ada"]
+        assert audited == ["parked.drop"] * 3, "a line for each portion"
+
+
+async def test_a_replay_ends_in_time_and_goes_on_where_it_ended(
+    database: Database, redis: Redis, tenant: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("handbill.events.dead.FULL_SPEED", 2)
+    async with parked(database, redis, tenant, 5) as (house, gate):
+        gate.shut = False
+        dead, mine = house.events.dead, Chosen(tenant)
+        matched, after = [], None
+        while True:
+            done = await dead.replay(mine, dry_run=True, after=after, max_seconds=0)
+            matched.append(done.matched)
+            after = done.next
+            if after is None:
+                break
+        assert matched == [2, 2, 1], "a dry run changes nothing, and still comes to the end"
+        first = await dead.replay(mine, max_seconds=0)
+        assert (first.sent, first.next is not None) == (2, True)
+        rest = await dead.replay(mine, after=first.next)
+        assert (rest.sent, rest.next) == (3, None)
+        await house.drained()
+        assert await count(database, ROWS, tenant) == 15
 
 
 async def test_too_old_needs_force_and_dropping_needs_a_choice(database: Database, redis: Redis, tenant: int) -> None:

@@ -296,3 +296,34 @@ async def test_the_state_hash_adds_up_what_is_spread_over_rows(database: Databas
         assert together == await hashed("('2026-01-02', 3, 1)", "('2026-01-01', 2, 5)", "('2026-01-02', 1, 4)")
         assert together != await hashed("('2026-01-01', 1, 6)", "('2026-01-02', 1, 5)")
         assert together != await hashed("('2026-01-01', 1, 4)", "('2026-01-02', 1, 6)")
+
+
+async def test_an_export_holds_its_rows_in_all_and_asks_for_no_more(
+    database: Database, redis: Redis, tenant: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("handbill.tenants.erasure.EXPORT_ROWS", 100)
+    tenants = service(database, redis)
+    asked: list[tuple[str, int]] = []
+
+    async def erase(tenant_id: int, subject: str) -> dict[str, int]:
+        return {}
+
+    def exporter(table: str, has: int) -> Any:
+        async def export(tenant_id: int, subject: str, most: int) -> dict[str, list[dict[str, Any]]]:
+            asked.append((table, most))
+            return {table: [{"id": subject}] * min(has, most)}
+
+        return export
+
+    async def siblings(tenant_id: int, subject: str) -> list[str]:
+        return [f"id-{n}" for n in range(50)]
+
+    tenants.erasures.siblings = siblings
+    tenants.erasures.join("few", erase, exporter("t.few", 1))
+    tenants.erasures.join("many", erase, exporter("t.many", 30))
+    tenants.erasures.join("unasked", erase, exporter("t.unasked", 1))
+    export = await tenants.erasures.export(tenant, "a", actor=ACTOR)
+    rows = {table: len(rows) for tables in export.rooms.values() for table, rows in tables.items()}
+    assert rows == {"t.few": 51, "t.many": 49}, "51 ids, and 100 rows in all"
+    assert (export.cut, export.away) == (["many", "t.many", "unasked"], [])
+    assert [most for _, most in asked] == [101 - n for n in range(51)] + [50, 20], "never more than what is left"

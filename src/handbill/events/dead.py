@@ -25,7 +25,7 @@ from handbill.events.reasons import Reason
 from handbill.events.store import storable
 from handbill.infra.postgres import Database
 from handbill.kit.clock import Clock
-from handbill.kit.errors import Invalid
+from handbill.kit.errors import Busy, Invalid
 from handbill.kit.telemetry import logs
 from handbill.tenants.service import Audit
 
@@ -35,12 +35,19 @@ FULL_SPEED = 500
 CAREFUL = 20
 """Events of one portion when the next one waits for it."""
 ERASED_AT_ONCE = 100
-CIRCUIT = "parked-replay"
+DROPPED_AT_ONCE = 5_000
+"""Parked events of one transaction that drops them."""
 HEALED_TRIES = 3
 HEAL_AFTER = timedelta(minutes=5)
-HEAL_MOST = 1_000
+HEAL_MOST = 200
+"""Events of one tenant that one healing sends at most."""
 _LOOK_EVERY_S = 0.05
 _flat = msgspec.json.Decoder(dict[str, str])
+
+
+def circuit_of(tenant_id: int | None) -> str:
+    """The name of a tenant's circuit: one tenant's bad events never stop another's replay."""
+    return "parked-replay" if tenant_id is None else f"parked-replay:{tenant_id}"
 
 
 class OnFailure(StrEnum):
@@ -70,6 +77,7 @@ class Replayed(msgspec.Struct, frozen=True):
     `too_old` were parked so long ago that a copy of them may have been counted and forgotten: they need `force`.
     Of those that were counted before and that only ClickHouse lacks, `shipped` were taken there now and `unshipped`
     still wait: in the journal they would be copies.
+    With `next` the time of one request was over before the end: ask again with it as `after`.
     `failed` were parked again while we watched, and `stopped` says that the rest was left alone for that.
     """
 
@@ -82,6 +90,7 @@ class Replayed(msgspec.Struct, frozen=True):
     stopped: bool = False
     unshipped: int = 0
     shipped: int = 0
+    next: UUID | None = None
 
 
 class Reshipped(msgspec.Struct, frozen=True):
@@ -99,9 +108,13 @@ Reread = Callable[[ParkedBody], Awaitable[Event | None]]
 
 
 class DropReport(msgspec.Struct, frozen=True):
-    """How many parked events were dropped for good. They stay in the drop counts, under the reason of their parking."""
+    """How many parked events were dropped for good. They stay in the drop counts, under the reason of their parking.
+
+    `more`: the time of one request was over before the end; ask again.
+    """
 
     dropped: int
+    more: bool = False
 
 
 class StillBad(Exception):
@@ -129,22 +142,38 @@ class DeadLetters:
 
     async def replay(
         self, chosen: Chosen, *, on_failure: OnFailure = OnFailure.PARK, dry_run: bool = False,
-        force: bool = False, actor: str = "operator",
+        force: bool = False, actor: str = "operator", after: UUID | None = None,
+        max_seconds: float | None = None,
     ) -> Replayed:  # fmt: skip
-        """Through the whole pipeline again. Raises Busy while the circuit is open or the journal cannot be written."""
+        """Through the whole pipeline again, from behind `after`. Only the first portion begins after `max_seconds`: the
+        report then has `next`. Raises Busy while the circuit is open or the journal cannot be written."""
+        done = await self._replay(
+            chosen, on_failure, dry_run=dry_run, force=force, after=after, max_seconds=max_seconds
+        )  # fmt: skip
+        await self._note(chosen, actor, done)
+        return done
+
+    async def _replay(
+        self, chosen: Chosen, on_failure: OnFailure, *, dry_run: bool = False, force: bool = False,
+        after: UUID | None = None, max_seconds: float | None = None,
+    ) -> Replayed:  # fmt: skip
         done = Replayed(0, 0, 0, dry_run)
         careful = on_failure is OnFailure.STOP
-        after = UUID(int=0)
-        reship = self.reship
+        after = after or UUID(int=0)
+        reship, began = self.reship, self._clock.monotonic()
         async with self._database.worker() as tx:
             last = await self._reader.last_parked(tx) or after  # what is parked again meanwhile waits for the next time
-        while True:
+        ended = False
+        while not ended:
+            if done.matched and _is_over(max_seconds, self._clock.monotonic() - began):
+                done = msgspec.structs.replace(done, next=after)
+                break
             async with self._database.worker() as tx:
                 some = CAREFUL if careful else FULL_SPEED
                 rows = await self._reader.bodies(tx, chosen.tenant, chosen.reason, chosen.ids, after, last, some)
             if not rows:
                 break
-            after = rows[-1].id
+            after, ended = rows[-1].id, len(rows) < some
             lacking = [row.id for row in rows if row.reason == Reason.UNSHIPPED]
             ready, unreadable, old = await self._readable(rows, force)
             done = _plus(done, matched=len(rows), unreadable=unreadable, too_old=old, unshipped=len(lacking))
@@ -157,38 +186,68 @@ class DeadLetters:
                 failed = again.refused if careful else 0
                 reship = None if again.waits else reship
             if ready:
-                failed += await self._portion(ready, careful)
+                failed += await self._portion(chosen.tenant, ready, careful)
             done = _plus(done, sent=len(ready), failed=failed)
             if failed:
                 done = msgspec.structs.replace(done, stopped=True)
                 break
-        await self._note(chosen, actor, done)
         return done
 
-    async def drop(self, chosen: Chosen, *, actor: str) -> DropReport:
-        """For good, with a line in the audit log. Somebody must have said which: a reason or ids."""
+    async def drop(self, chosen: Chosen, *, actor: str, max_seconds: float | None = None) -> DropReport:
+        """For good, in portions, each with its line in the audit log. The caller names a reason or ids, or both."""
         if chosen.tenant is None or (chosen.reason is None and not chosen.ids):
             raise Invalid("Say which parked events: a reason or their ids. Nothing was dropped.", code="DROP_WHAT")
+        began, dropped, more = self._clock.monotonic(), 0, True
+        while more:
+            some = await self._drop_portion(chosen.tenant, chosen, actor)
+            dropped, more = dropped + some, some == DROPPED_AT_ONCE
+            if _is_over(max_seconds, self._clock.monotonic() - began):
+                break
+        _log.info("parked-dropped", tenant=chosen.tenant, events=dropped)
+        return DropReport(dropped, more)
+
+    async def _drop_portion(self, tenant_id: int, chosen: Chosen, actor: str) -> int:
         async with self._database.worker() as tx:
-            dropped = await self._reader.drop_parked(tx, chosen.tenant, chosen.reason, chosen.ids)
+            dropped = await self._reader.drop_parked(tx, tenant_id, chosen.reason, chosen.ids, DROPPED_AT_ONCE)
             if self._audit is not None and dropped:
                 detail = {"reason": chosen.reason, "events": dropped}
                 await self._audit.write(
-                    tx, chosen.tenant, actor=actor, action="parked.drop", object="parked events", before=detail
+                    tx, tenant_id, actor=actor, action="parked.drop", object="parked events", before=detail
                 )
-        _log.info("parked-dropped", tenant=chosen.tenant, events=dropped)
-        return DropReport(dropped)
+        return dropped
 
-    async def heal(self) -> Replayed:
+    async def heal(self) -> int:
         """By the clock: what the database refused may pass since somebody mended the cause. Three tries, then a person.
 
-        Careful portions, so that a cause that still stands costs a handful of events a try and no more.
+        Returns how many were sent again.
         """
         async with self._database.worker() as tx:
-            ids = await self._reader.healable(tx, HEAL_AFTER, HEALED_TRIES, HEAL_MOST)
-        if not ids:
-            return Replayed(0, 0, 0, False)
-        return await self.replay(Chosen(None, ids=tuple(ids)), on_failure=OnFailure.STOP, actor="clock")
+            tenants = await self._reader.healable_tenants(tx, HEAL_AFTER)
+        return await self.heal_tenants(tenants)
+
+    async def heal_tenants(self, tenants: Sequence[int]) -> int:
+        """A careful portion of each tenant in turn. Events that are still bad, or an open circuit, end the turns of
+        their own tenant only."""
+        waiting: dict[int, list[UUID]] = {}
+        for tenant_id in tenants:
+            async with self._database.worker() as tx:
+                waiting[tenant_id] = await self._reader.healable(tx, tenant_id, HEAL_AFTER, HEALED_TRIES, HEAL_MOST)
+        sent = 0
+        while waiting := {tenant_id: ids for tenant_id, ids in waiting.items() if ids}:
+            for tenant_id, ids in waiting.items():
+                portion = tuple(ids[:CAREFUL])
+                try:
+                    done = await self._replay(Chosen(tenant_id, ids=portion), OnFailure.STOP)
+                except Busy as error:
+                    if error.code != "CIRCUIT_OPEN":
+                        raise
+                    waiting[tenant_id] = []
+                    continue
+                sent += done.sent
+                waiting[tenant_id] = [] if done.stopped else ids[CAREFUL:]
+        if sent:
+            _log.info("parked.healed", events=sent, tenants=len(tenants))
+        return sent
 
     async def erase(self, tenant_id: int, subjects: list[str]) -> Mapping[str, int]:
         """For the erasure registry: the parked events of a person go, also those that were sent again since."""
@@ -241,10 +300,10 @@ class DeadLetters:
         except msgspec.DecodeError:
             return await self.reread(row) if self.reread else None
 
-    async def _portion(self, ready: Sequence[tuple[UUID, Event]], careful: bool) -> int:
+    async def _portion(self, tenant_id: int | None, ready: Sequence[tuple[UUID, Event]], careful: bool) -> int:
         """Send one portion, and with care see what becomes of it; how many were parked again."""
         try:
-            async with self._breaker.guard(CIRCUIT) if self._breaker else nullcontext():
+            async with self._breaker.guard(circuit_of(tenant_id)) if self._breaker else nullcontext():
                 async with self._database.worker() as tx:
                     since = await self._reader.now(tx)
                 await self._edge.accept([event for _, event in ready])
@@ -289,6 +348,10 @@ class DeadLetters:
             await self._audit.write(
                 tx, chosen.tenant, actor=actor, action="parked.replay", object="parked events", after=done
             )
+
+
+def _is_over(max_seconds: float | None, seconds: float) -> bool:
+    return max_seconds is not None and seconds >= max_seconds
 
 
 def _tells_of(body: bytes, names: frozenset[str]) -> bool:

@@ -92,11 +92,14 @@ class EventReader:
         columns = [list(column) for column in zip(*names, strict=True)]
         return {tuple(row) for row in await tx.fetch(S.parked_since, *columns, since)}
 
-    async def healable(self, tx: Tx, after: timedelta, tries: int, limit: int) -> list[UUID]:
-        return [row["id"] for row in await tx.fetch(S.healable, after, tries, limit)]
+    async def healable_tenants(self, tx: Tx, after: timedelta) -> list[int]:
+        return [row["tenant_id"] for row in await tx.fetch(S.healable_tenants, after)]
 
-    async def drop_parked(self, tx: Tx, tenant_id: int, reason: str | None, ids: Sequence[UUID]) -> int:
-        return await tx.execute(S.drop_parked, tenant_id, reason, list(ids) or None)
+    async def healable(self, tx: Tx, tenant_id: int, after: timedelta, tries: int, limit: int) -> list[UUID]:
+        return [row["id"] for row in await tx.fetch(S.healable, tenant_id, after, tries, limit)]
+
+    async def drop_parked(self, tx: Tx, tenant_id: int, reason: str | None, ids: Sequence[UUID], limit: int) -> int:
+        return await tx.execute(S.drop_parked, tenant_id, reason, list(ids) or None, limit)
 
     async def erase_parked(self, tx: Tx, tenant_id: int, ids: Sequence[UUID]) -> int:
         return await tx.execute(S.erase_parked, tenant_id, list(ids))

@@ -34,6 +34,8 @@ Limit = Annotated[int, QueryParameter(ge=1, le=LIMIT_MAX, description="Rows on a
 Reason = Annotated[str | None, QueryParameter(max_length=64, description="Only those parked for this reason.")]
 EventId = Annotated[str, QueryParameter(min_length=1, max_length=200, description="The id the event was sent with.")]
 
+REQUEST_S = 10.0
+"""After so long a request begins no further portion of parked events."""
 _AT = "2026-07-01T09:30:00Z"
 _ID = "0190163d-8694-739b-aea5-966c26f8ad91"
 _PARKED: dict[str, Any] = {
@@ -48,7 +50,7 @@ _EXPLAINED: dict[str, Any] = {
 
 _REPLAYED: dict[str, Any] = {
     "matched": 3, "sent": 3, "unreadable": 0, "dry_run": False, "too_old": 0, "failed": 0, "stopped": False,
-    "unshipped": 0, "shipped": 0,
+    "unshipped": 0, "shipped": 0, "next": None,
 }  # fmt: skip
 
 
@@ -130,23 +132,31 @@ class EventRoutes(Controller):
         force: Annotated[
             bool, QueryParameter(description="Also those parked more than 35 days ago, at the risk of counting a copy.")
         ] = False,
+        after: Annotated[UUID | None, QueryParameter(description="`next` of the answer before, if it has one.")] = None,
     ) -> Replayed:
-        """Send parked events through the whole pipeline again. A dry run only counts them."""
+        """Send parked events through the whole pipeline again. A dry run only counts them.
+
+        No portion begins after ten seconds: the answer then has `next`, to go on from there.
+        """
         return await events.dead.replay(
             Chosen(principal.tenant_id, reason),
             on_failure=on_failure, dry_run=dry_run, force=force, actor=principal.actor,
+            after=after, max_seconds=REQUEST_S,
         )  # fmt: skip
 
     @post(
         "/parked/drop",
         operation_id="dropParked",
         status_code=200,
-        opt={"scope": "events:write", "example": {"dropped": 3}, "body_example": {"reason": "REJECTED"}},
+        opt={"scope": "events:write", "example": {"dropped": 3, "more": False}, "body_example": {"reason": "REJECTED"}},
     )
     async def drop(self, events: Events, principal: Who, data: JSONBody[ParkedChoice]) -> DropReport:
-        """Give up parked events for good, by reason or by id. The audit log keeps who did it and how many they were."""
+        """Give up parked events for good, by reason or by id. The audit log keeps who did it and how many they were.
+
+        After ten seconds it stops and says `more`: ask again for the rest.
+        """
         chosen = Chosen(principal.tenant_id, data.reason, tuple(data.ids))
-        return await events.dead.drop(chosen, actor=principal.actor)
+        return await events.dead.drop(chosen, actor=principal.actor, max_seconds=REQUEST_S)
 
 
 def _after(cursor: str | None) -> UUID | None:

@@ -28,12 +28,14 @@ Eraser = Callable[[int, str], Awaitable[Mapping[str, int]]]
 WholeEraser = Callable[[int, list[str]], Awaitable[Mapping[str, int]]]
 """The same, given all ids of the subject at once: for rooms where one id costs as much as a thousand."""
 Exporter = Callable[[int, str, int], Awaitable[Mapping[str, Sequence[Mapping[str, Any]]]]]
-"""Given the tenant's number, the subject's id and the most rows wanted of one table: rows about them, by table."""
+"""Given the tenant's number, the subject's id and the most rows wanted of one table: rows about them, by table.
+The number shrinks as an export fills up."""
 Settled = Callable[[int], Awaitable[None]]
 """Returns when all that was accepted for the tenant before the call is committed, and who is who is known."""
 Siblings = Callable[[int, str], Awaitable[Sequence[str]]]
 """Every id of the person who has this one, itself included. Handed in by the wiring."""
 EXPORT_ROWS = 10_000
+"""Rows of one export in all: of every id, package and table of the person."""
 ACCEPTED = "accepted"
 """In a report: what was accepted and is not counted yet. No room has this name."""
 _FAILURES = (HandbillError, EngineRefused)
@@ -106,24 +108,23 @@ class Erasures:
     async def export(self, tenant_id: int, subject: str, *, actor: str) -> Export:
         """Everything the rooms keep about the person who has this id; a room whose engine is away is named instead."""
         ids = await self._ids_of(tenant_id, subject)
-        found: dict[str, dict[str, list[dict[str, Any]]]] = {}
-        cut: set[str] = set()
+        collected = _Collected(EXPORT_ROWS)
         away: list[str] = []
         for room, exporter in self._exporters.items():
-            tables: dict[str, list[dict[str, Any]]] = {}
             try:
+                collected.add(room, {})
                 for each in ids:
-                    for table, rows in (await exporter(tenant_id, each, EXPORT_ROWS + 1)).items():
-                        tables.setdefault(table, []).extend(dict(row) for row in rows)
+                    if not collected.left:
+                        collected.cut.add(room)  # whether it has more was not asked
+                        break
+                    collected.add(room, await exporter(tenant_id, each, collected.left + 1))
             except Busy as error:
                 away.append(room)
                 log.warning("export-without-a-room", tenant=tenant_id, room=room, code=error.code)
-            cut |= {table for table, rows in tables.items() if len(rows) > EXPORT_ROWS}
-            found[room] = {table: rows[:EXPORT_ROWS] for table, rows in tables.items()}
         async with self._database.tenant(tenant_id) as tx:
             digest = _digest(tenant_id, subject).hex()[:16]
             await self._audit.write(tx, tenant_id, actor=actor, action="person.export", object=f"subject {digest}")
-        return Export(subject, list(ids), found, sorted(cut), away)
+        return Export(subject, list(ids), collected.rooms, sorted(collected.cut), away)
 
     async def _ids_of(self, tenant_id: int, subject: str) -> list[str]:
         known = await self.siblings(tenant_id, subject) if self.siblings is not None else ()
@@ -165,6 +166,24 @@ class Erasures:
         async with self._database.tenant(tenant_id) as tx:
             rows = await store.list_erasures(tx, tenant_id, after_id(cursor), limit + 1)
         return page(rows, limit, lambda row: id_of(row.erasure_id))
+
+
+class _Collected:
+    """The rows of one export so far, by package and table; never more than `max_rows` in all."""
+
+    def __init__(self, max_rows: int) -> None:
+        self.left = max_rows
+        self.cut: set[str] = set()
+        self.rooms: dict[str, dict[str, list[dict[str, Any]]]] = {}
+
+    def add(self, room: str, tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+        kept = self.rooms.setdefault(room, {})
+        for table, rows in tables.items():
+            if len(rows) > self.left:
+                self.cut.add(table)
+            some = [dict(row) for row in rows[: self.left]]
+            kept.setdefault(table, []).extend(some)
+            self.left -= len(some)
 
 
 def _code(room: str, error: Exception) -> str:

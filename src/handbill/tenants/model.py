@@ -231,7 +231,8 @@ class Erasure(msgspec.Struct, frozen=True):
 class Export(msgspec.Struct, frozen=True):
     """What is kept about a person: all their ids, and rows by room and table.
 
-    `cut` names tables that have more rows than were told; `away` names rooms that could not be asked: ask again.
+    `cut` names tables that have more rows than this holds, and packages that were not asked to the end once the export
+    was full; `away` names rooms that could not be asked: ask again.
     """
 
     subject: str

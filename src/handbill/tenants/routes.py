@@ -239,7 +239,7 @@ class RecordRoutes(Controller):
         opt={"scope": "erasures:write", "example": examples.EXPORT, "body_example": {"subject": "user-42"}},
     )
     async def export(self, tenants: Tenants, principal: Who, data: JSONBody[ErasureRequest]) -> Export:
-        """Everything kept about a person under any of their ids, at most 10,000 rows of a table."""
+        """Everything kept about a person under any of their ids, at most 10,000 rows in all."""
         return await tenants.erasures.export(principal.tenant_id, data.subject, actor=principal.actor)
 
 

@@ -91,7 +91,7 @@ class SystemTasks:
         return await self._banners.rollup.audit()
 
     async def heal(self, job: Job, ctx: Any) -> int:
-        return (await self._events.dead.heal()).sent
+        return await self._events.dead.heal()
 
     async def retention(self, job: Job, ctx: Any) -> int:
         await self._events.forget_keys(self._clock.now())

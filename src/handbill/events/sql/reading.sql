@@ -38,19 +38,28 @@ from unnest($1::int[], $2::text[], $3::text[]) as wanted (tenant_id, kind, event
 join events.parked p on p.tenant_id = wanted.tenant_id and p.kind = wanted.kind and p.event_id = wanted.event_id
 where p.parked_at > $4 and p.replayed_at is null
 
+-- name: healable_tenants
+-- no-tenant: the clock heals everybody's, one tenant beside the other
+select distinct tenant_id from events.parked
+where reason = 'REJECTED' and replayed_at is null and parked_at < now() - $1::interval and tenant_id is not null
+order by tenant_id
+
 -- name: healable
--- no-tenant: the clock heals everybody's; an event that came back this often waits for a person
+-- An event that came back this often waits for a person.
 select p.id from events.parked p
-where p.reason = 'REJECTED' and p.replayed_at is null and p.parked_at < now() - $1::interval and p.tenant_id is not null
+where p.tenant_id = $1 and p.reason = 'REJECTED' and p.replayed_at is null and p.parked_at < now() - $2::interval
   and (select count(*) from events.parked q
-       where q.tenant_id = p.tenant_id and q.event_id = p.event_id and q.kind = p.kind) <= $2
+       where q.tenant_id = p.tenant_id and q.event_id = p.event_id and q.kind = p.kind) <= $3
 order by p.id
-limit $3
+limit $4
 
 -- name: drop_parked
 delete from events.parked
-where tenant_id = $1 and replayed_at is null and ($2::text is null or reason = $2)
-  and ($3::uuid[] is null or id = any ($3))
+where tenant_id = $1 and id in (
+    select id from events.parked
+    where tenant_id = $1 and replayed_at is null and ($2::text is null or reason = $2)
+      and ($3::uuid[] is null or id = any ($3))
+    limit $4)
 
 -- name: all_bodies
 -- Whatever became of them: a replayed event's bytes stay here, too.
