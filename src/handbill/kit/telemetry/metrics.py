@@ -104,6 +104,9 @@ CAPTURE_THROTTLED = Counter("handbill_capture_throttled", "Requests with events 
 CAPTURE_LIMITS_OPEN = Counter("handbill_capture_limits_open", "Requests let pass because Redis could not be asked")
 INCOMING_DRAINED = Counter("handbill_incoming_drained", "Entries taken from the compatibility stream into the journal")
 EVENTS_PARKED = Counter("handbill_events_parked", "Events parked with their bytes, by reason", ("reason",))
+EVENTS_FLOODING_TENANTS = Gauge(
+    "handbill_events_flooding_tenants", "Tenants with more rejected events in ten minutes than are parked one by one"
+)
 EVENTS_SHIPPED = Counter("handbill_events_shipped", "Events that ClickHouse has acknowledged")
 EVENTS_UNSHIPPED = Gauge("handbill_events_unshipped", "Counted events that ClickHouse has not got, by lane", ("lane",))
 EVENTS_UNSHIPPED_SECONDS = Gauge(
