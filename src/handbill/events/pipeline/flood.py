@@ -1,6 +1,6 @@
 """How many rejected events may be parked, per tenant, and when the installation is at fault instead of a tenant.
 
-Each tenant has its own budget. A tenant above it does not stop its lane: its events of that batch are parked as a whole.
+Each tenant has its own budget. A tenant above it does not stop its lane: its events of that batch are parked together.
 A wrong setting or a half-done migration makes the database reject everybody's events, and parking all of them would
 look like work done. So while more tenants are above their budget than had events counted, nothing is parked.
 """

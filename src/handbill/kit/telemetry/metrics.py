@@ -164,6 +164,9 @@ CAPS_LATE = Counter("handbill_caps_late", "Strict views reported after their lea
 # --- journal
 JOURNAL_APPEND_EVENTS = Histogram("handbill_journal_append_events", "Events that shared one append", (), SIZES)
 JOURNAL_APPEND_SECONDS = Histogram("handbill_journal_append_seconds", "Time until an append was durable")
+JOURNAL_COMMANDS_FAILED = Counter(
+    "handbill_journal_commands_failed", "Commands beside an append (caps) that Redis refused; the events were kept"
+)
 JOURNAL_REFUSED = Counter(
     "handbill_journal_refused", "Appends refused, by why (full: the lane's buffer; away)", ("why",)
 )
