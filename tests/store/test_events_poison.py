@@ -29,6 +29,7 @@ NOBODYS = Sql(
     "select reason, body from events.parked where lane = any ($1::text[]) and tenant_id is null order by id", "nobodys"
 )
 PARKED = Sql("select event_id, reason from events.parked where tenant_id = $1 order by id", "parked")
+UNPROJECTED = Sql("update events.lanes set projected = '0-0' where lane = any ($1::text[])", "unprojected")
 DAY_MS = 86_400_000
 
 
@@ -326,6 +327,35 @@ async def test_a_projection_that_is_broken_is_told_and_passed_over(
         await house.drained()
         await ledger.check(database, book)
         assert "could not be changed" in str([health.last_error for health in consumer.healths()])
+
+
+async def test_a_projection_that_redis_refuses_does_not_stop_the_lane(
+    database: Database, redis: Redis, tenant: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A key of the wrong type is an error reply of Redis: in the lane, and again for its next owner."""
+    async with loop(database, redis, main=1) as house:
+        shop = await house.shop(tenant)
+        now = house.clock.now_ms()
+        wrong = house.keys.tagged("wrong-type", str(tenant))
+        await redis.call("LPUSH", wrong, "a list")
+
+        async def increment_list(*_: object) -> None:
+            await redis.call("INCR", wrong)
+
+        monkeypatch.setattr(house.caps, "settle", increment_list)
+        book = ledger.Ledger()
+        for turn in range(2):
+            sent = [View(tenant, f"v{turn}-{n}", now - n, now, shop.banners[0], user="ada") for n in range(4)]
+            book.note(sent)
+            consumer = await house.consumer()
+            for event in sent:
+                await house.events.accept([event])
+            await house.drained()
+            assert "WRONGTYPE" in str([health.last_error for health in consumer.healths()])
+            await consumer.stop()
+            async with database.worker() as tx:
+                await tx.execute(UNPROJECTED, house.lane_names())
+        await ledger.check(database, book)
 
 
 async def test_keys_are_forgotten_behind_the_horizon_and_no_others(
