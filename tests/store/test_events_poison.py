@@ -19,6 +19,7 @@ from handbill.infra.redis import Redis
 from handbill.infra.sqlfiles import Sql
 from handbill.kit.clock import from_ms
 from handbill.kit.errors import Broken
+from tests.conftest import MakeTenant
 from tests.kit import ledger
 from tests.kit.engines import Engines
 from tests.kit.loop import Loop, loop
@@ -28,6 +29,7 @@ NOBODYS = Sql(
     "select reason, body from events.parked where lane = any ($1::text[]) and tenant_id is null order by id", "nobodys"
 )
 PARKED = Sql("select event_id, reason from events.parked where tenant_id = $1 order by id", "parked")
+UNPROJECTED = Sql("update events.lanes set projected = '0-0' where lane = any ($1::text[])", "unprojected")
 DAY_MS = 86_400_000
 
 
@@ -124,6 +126,62 @@ async def test_a_flood_stops_the_lane_instead_of_being_parked(
             await boss.execute("alter table banners.banner_impressions drop constraint flood")
         await house.drained()
         await ledger.check(database, book)
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_a_flood_of_one_tenant_leaves_the_others_counted(
+    database: Database, redis: Redis, make_tenant: MakeTenant, seed: int
+) -> None:
+    """Several tenants, one with nothing but poison: all others are counted, and all of the poison is parked."""
+    rng = random.Random(seed)
+    bad_tenant, *good_tenants = [await make_tenant() for _ in range(rng.randint(2, 4))]
+    async with loop(database, redis, main=1) as house:
+        bad_shop = await house.shop(bad_tenant)
+        shops = [await house.shop(tenant_id) for tenant_id in good_tenants]
+        now = house.clock.now_ms()
+        good = ledger.events(rng, shops, 60, now)
+        poison = [
+            Impression(bad_tenant, f"bad{n}", now, now, bad_shop.banners[0], page="\0")
+            for n in range(rng.randint(300, 400))
+        ]
+        book = ledger.Ledger()
+        book.note(good)
+        mixed = [*good, *poison]
+        rng.shuffle(mixed)
+        while mixed:
+            size = rng.randint(100, 200)
+            await put(house, [encode(event) for event in mixed[:size]])
+            del mixed[:size]
+        await house.consumer(ConsumerPolicy(batch_events=150, batch_wait_ms=1))
+        await house.drained()
+        await ledger.check(database, book, copies=False)
+        rows = await parked(database, bad_tenant)
+        assert sorted(event_id for event_id, _ in rows) == sorted(event.id for event in poison)
+        assert {reason for _, reason in rows} == {"REJECTED", "TOO_MANY_REJECTED"}
+        assert sum((await ledger.dropped(database, [bad_tenant])).values()) == len(poison)
+
+
+async def test_a_tenant_behind_a_flood_is_proof_that_the_installation_works(
+    database: Database, redis: Redis, make_tenant: MakeTenant
+) -> None:
+    """The whole batch is one tenant's poison, as after a restart: the lane looks further before it waits."""
+    bad_tenant, good_tenant = await make_tenant(), await make_tenant()
+    async with loop(database, redis, main=1) as house:
+        bad_shop, good_shop = await house.shop(bad_tenant), await house.shop(good_tenant)
+        now = house.clock.now_ms()
+        for part in range(4):
+            poison = [
+                Impression(bad_tenant, f"bad{part}-{n}", now, now, bad_shop.banners[0], page="\0") for n in range(50)
+            ]
+            await put(house, [encode(event) for event in poison])
+        good = ledger.events(random.Random(5), [good_shop], 20, now)
+        book = ledger.Ledger()
+        book.note(good)
+        await put(house, [encode(event) for event in good])
+        await house.consumer(ConsumerPolicy(batch_events=50, batch_wait_ms=1))
+        await house.drained()
+        await ledger.check(database, book, copies=False)
+        assert len(await parked(database, bad_tenant)) == 200
 
 
 def flooded(error: str) -> str:
@@ -269,6 +327,35 @@ async def test_a_projection_that_is_broken_is_told_and_passed_over(
         await house.drained()
         await ledger.check(database, book)
         assert "could not be changed" in str([health.last_error for health in consumer.healths()])
+
+
+async def test_a_projection_that_redis_refuses_does_not_stop_the_lane(
+    database: Database, redis: Redis, tenant: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A key of the wrong type is an error reply of Redis: in the lane, and again for its next owner."""
+    async with loop(database, redis, main=1) as house:
+        shop = await house.shop(tenant)
+        now = house.clock.now_ms()
+        wrong = house.keys.tagged("wrong-type", str(tenant))
+        await redis.call("LPUSH", wrong, "a list")
+
+        async def increment_list(*_: object) -> None:
+            await redis.call("INCR", wrong)
+
+        monkeypatch.setattr(house.caps, "settle", increment_list)
+        book = ledger.Ledger()
+        for turn in range(2):
+            sent = [View(tenant, f"v{turn}-{n}", now - n, now, shop.banners[0], user="ada") for n in range(4)]
+            book.note(sent)
+            consumer = await house.consumer()
+            for event in sent:
+                await house.events.accept([event])
+            await house.drained()
+            assert "WRONGTYPE" in str([health.last_error for health in consumer.healths()])
+            await consumer.stop()
+            async with database.worker() as tx:
+                await tx.execute(UNPROJECTED, house.lane_names())
+        await ledger.check(database, book)
 
 
 async def test_keys_are_forgotten_behind_the_horizon_and_no_others(

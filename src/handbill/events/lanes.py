@@ -10,7 +10,7 @@ from datetime import timedelta
 
 from handbill.events.batch import Batch, Sink
 from handbill.events.model import Row
-from handbill.events.pipeline.commit import Commit
+from handbill.events.pipeline.commit import Commit, PoisonFlood
 from handbill.events.pipeline.steps import STEPS, read
 from handbill.events.policy import ConsumerPolicy
 from handbill.events.shipping import LaneShipper
@@ -60,6 +60,7 @@ class LaneRun:
         self._stopping = asyncio.Event()
         self._waiting: list[tuple[str, list[Row], list[Row]]] = []  # committed, not yet projected
         self._trimmed_at = 0.0
+        self._looked = state.cursor  # how far the lane has looked for other tenants behind a flood
 
     def stop(self) -> None:
         self._stopping.set()
@@ -80,6 +81,8 @@ class LaneRun:
                 wait = min(wait * 2, _LONGEST_WAIT_S)
             except (Broken, EngineRefused) as error:
                 self.health.failed(error)
+                if isinstance(error, PoisonFlood) and await self._look_behind_flood(error):
+                    continue
                 _log.error("lane-broken", lane=self.owned.lane, error=f"{type(error).__name__}: {error}")
                 await self._pause(_LONGEST_WAIT_S)
 
@@ -96,6 +99,25 @@ class LaneRun:
                 await self._pause((time.monotonic() - started) * (1 / self._policy.overflow_share - 1))
         await self._trim()
         self.health.succeeded()
+
+    async def _look_behind_flood(self, flood: PoisonFlood) -> bool:
+        """Try events of other tenants behind the rejected batch: does the database accept any of them?
+
+        Each look goes on where the last one ended, so a long backlog is read once.
+        """
+        after = max(self.cursor, self._looked, key=position)
+        try:
+            while entries := await self._journal.read(self.owned.lane, after, events=self._policy.batch_events):
+                self.health.heartbeat()
+                after = self._looked = entries[-1].id
+                bodies = [body for entry in entries for body in entry.bodies]
+                rows = read(Batch(self.owned, self.cursor, after, bodies, self.projected)).rows
+                others = [row for row in rows if row.event.tenant not in flood.tenant_ids]
+                if others and await self._commit.try_tenants(others, self.owned.number):
+                    return True
+        except (Busy, Broken, EngineRefused) as error:
+            self.health.failed(error)
+        return False
 
     async def _gather(self) -> list[Entry]:
         """Entries behind the cursor: at once when there are enough, else what a short wait brings together."""

@@ -12,6 +12,7 @@ class Reason(StrEnum):
     DO_NOT_TRACK = "DO_NOT_TRACK"
     UNREADABLE = "UNREADABLE"
     REJECTED = "REJECTED"
+    TOO_MANY_REJECTED = "TOO_MANY_REJECTED"
     UNSHIPPED = "UNSHIPPED"
     UNKNOWN_OBJECT = "UNKNOWN_OBJECT"
     MALFORMED_EVENT = "MALFORMED_EVENT"
@@ -41,6 +42,8 @@ DOCS: dict[Reason, str] = {
     Reason.DO_NOT_TRACK: "The browser asked not to be tracked and the tenant respects that; only this drop is counted.",
     Reason.UNREADABLE: "The bytes in the journal could not be read as an event; parked with the bytes.",
     Reason.REJECTED: "The database refused this one row; parked with the bytes, its neighbours were counted.",
+    Reason.TOO_MANY_REJECTED: "Too many events of this tenant were REJECTED, so the rest of its batch was parked with"
+    " them, untried; parked with the bytes, and a replay counts those that are good.",
     Reason.UNSHIPPED: "Counted, but ClickHouse refused its row, so no insight shows it; parked with the bytes.",
     Reason.UNKNOWN_OBJECT: "A job or an incoming entry named something that does not exist; nothing to count it for.",
     Reason.MALFORMED_EVENT: "It is no JSON object, or a field has a type that cannot be read.",

@@ -154,7 +154,7 @@ CODES: dict[str, str] = {
     "SHIPPING_REFUSED": "ClickHouse refused rows together and none of them alone; they wait and are tried again.",
     "SQUASH_FAILED": "ClickHouse could not write overrides into their rows; they hold as before, the log says why.",
     "SQUASH_WAITS": "Earlier events are still on their way to ClickHouse; the squash goes on with the next run.",
-    "POISON_FLOOD": "Most events of a batch were rejected: the installation is at fault; nothing was parked.",
+    "POISON_FLOOD": "Events of most tenants were rejected: the installation is at fault; nothing was parked.",
     "TWO_KEYS": "The events of one request name more than one project; nothing was kept, send one request for each.",
     "MISSING_HEADERS": "A header that this dialect asks for is missing; nothing was kept.",
     "HISTORY_BEHIND": "Events are not counted yet, or not in ClickHouse, so nobody can be erased now; ask again later.",

@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from handbill.kit.errors import Busy, HandbillError, TooLarge
-from handbill.kit.telemetry import metrics
+from handbill.kit.telemetry import logs, metrics
+
+_log = logs.get("journal")
 
 MAX_EVENTS = 1_000
 MAX_BYTES = 1 << 20
@@ -69,6 +71,7 @@ class LaneAppender:
         self._size += size
         if self._task is None:
             self._task = asyncio.create_task(self._flush(), name=f"journal-append-{self._lane}")
+            self._task.add_done_callback(self._end_flush)
         return call.done
 
     async def drain(self) -> None:
@@ -77,12 +80,20 @@ class LaneAppender:
             await asyncio.wait([self._task])
 
     async def _flush(self) -> None:
-        try:
-            await asyncio.sleep(0)  # whoever appends in this turn of the loop joins
-            while self._calls:
-                await self._once()
-        finally:
-            self._task = None
+        await asyncio.sleep(0)  # whoever appends in this turn of the loop joins
+        while self._calls:
+            await self._once()
+        self._task = None
+
+    def _end_flush(self, task: asyncio.Task[None]) -> None:
+        """A flush that was cancelled, even before it began, leaves nobody waiting."""
+        if self._task is not task:
+            return
+        self._task = None
+        while self._calls:
+            call = self._calls.popleft()
+            self._size -= call.size
+            _refuse(call, asyncio.CancelledError())
 
     async def _once(self) -> None:
         calls = self._taken()
@@ -141,10 +152,10 @@ def _refuse(call: _Call, error: BaseException) -> None:
 
 
 def _answer(call: _Call, entry: str, replies: list[Any]) -> None:
-    if call.done.done():
-        return
+    """The events are durable, whatever became of the commands beside them: an error of those is not the answer."""
     for reply in replies:
         if isinstance(reply, Exception):
-            call.done.set_exception(reply)
-            return
-    call.done.set_result(entry)
+            metrics.JOURNAL_COMMANDS_FAILED.inc()
+            _log.error("journal.command_failed", entry=entry, error=f"{type(reply).__name__}: {reply}"[:200])
+    if not call.done.done():
+        call.done.set_result(entry)

@@ -110,6 +110,9 @@ CAPTURE_THROTTLED = Counter("handbill_capture_throttled", "Requests with events 
 CAPTURE_LIMITS_OPEN = Counter("handbill_capture_limits_open", "Requests let pass because Redis could not be asked")
 INCOMING_DRAINED = Counter("handbill_incoming_drained", "Entries taken from the compatibility stream into the journal")
 EVENTS_PARKED = Counter("handbill_events_parked", "Events parked with their bytes, by reason", ("reason",))
+EVENTS_FLOODING_TENANTS = Gauge(
+    "handbill_events_flooding_tenants", "Tenants with more rejected events in ten minutes than are parked one by one"
+)
 EVENTS_SHIPPED = Counter("handbill_events_shipped", "Events that ClickHouse has acknowledged")
 EVENTS_UNSHIPPED = Gauge("handbill_events_unshipped", "Counted events that ClickHouse has not got, by lane", ("lane",))
 EVENTS_UNSHIPPED_SECONDS = Gauge(
@@ -167,6 +170,9 @@ CAPS_LATE = Counter("handbill_caps_late", "Strict views reported after their lea
 # --- journal
 JOURNAL_APPEND_EVENTS = Histogram("handbill_journal_append_events", "Events that shared one append", (), SIZES)
 JOURNAL_APPEND_SECONDS = Histogram("handbill_journal_append_seconds", "Time until an append was durable")
+JOURNAL_COMMANDS_FAILED = Counter(
+    "handbill_journal_commands_failed", "Commands beside an append (caps) that Redis refused; the events were kept"
+)
 JOURNAL_REFUSED = Counter(
     "handbill_journal_refused", "Appends refused, by why (full: the lane's buffer; away)", ("why",)
 )
