@@ -252,7 +252,7 @@ async def test_a_url_that_is_too_long_reaches_no_route() -> None:
     async def receive() -> Any:
         return {"type": "http.request", "body": b"", "more_body": False}
 
-    scope = {
+    scope: dict[str, Any] = {
         "type": "http",
         "method": "GET",
         "path": "/x",
