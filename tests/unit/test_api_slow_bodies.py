@@ -89,7 +89,7 @@ async def test_a_body_holds_what_has_come_and_not_what_was_announced(reader: Bod
     assert reader.budget.held == 0
 
 
-async def test_a_body_that_comes_at_once_holds_nothing_and_sets_no_timer(reader: BodyReader) -> None:
+async def test_a_body_that_comes_at_once_holds_nothing_and_leaves_no_wait(reader: BodyReader) -> None:
     client = Client()
     client.send(b"{}", more=False)
     assert await reader.read(client.scope, {}, client.messages.get, 100) == (b"{}", None)
