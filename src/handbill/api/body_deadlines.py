@@ -1,4 +1,4 @@
-"""Deadlines of bodies under way: one timer for all of them, so that a body that comes at once costs no timer of its own.
+"""Deadlines of bodies under way, with one timer for all: a body that comes at once costs no timer of its own.
 
 Every wait for a part of a body is registered with the task that waits. A sweep cancels the waits that are over; the
 waiting side turns its cancellation into 408 BODY_TOO_SLOW.
