@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
-from handbill.api import fastlane
+from handbill.api.bodies import BodyReader
+from handbill.api.body_budget import BodyLimits
 from handbill.api.clients import Clients
 from handbill.api.cors import Cors
 from handbill.api.fastlane import FastLane
 from handbill.api.frontdoor import FrontDoor
 from handbill.api.reply_rate import ReplyRate
+from handbill.kit.bounds import URL_MAX
 from handbill.kit.errors import Busy, HandbillError, Invalid
 from handbill.kit.fast import FastReply, FastRequest, FastRoute
 from handbill.kit.telemetry import metrics
@@ -70,9 +72,22 @@ LANE = FastLane(
     clients=Clients(["10.0.0.0/8"]),
     cors=Cors(["*"]),
     body_limit=100,
+    bodies=BodyReader(BodyLimits(), Clients(["10.0.0.0/8"]), FakeClock()),
     replies=ReplyRate(FakeClock()),
     shared=("/both",),
 )
+
+
+def front_door(app: Any) -> FrontDoor:
+    clients = Clients([])
+    return FrontDoor(
+        app,
+        clients=clients,
+        cors=Cors([]),
+        body_limit=100,
+        bodies=BodyReader(BodyLimits(), clients, FakeClock()),
+        replies=ReplyRate(FakeClock()),
+    )
 
 
 async def ask(
@@ -199,8 +214,8 @@ async def test_a_body_is_whole_or_refused(messages: list[dict[str, Any]], code: 
     async def receive() -> Any:
         return waiting.pop(0)
 
-    door = FrontDoor(reader, clients=Clients([]), cors=Cors([]), body_limit=100, replies=ReplyRate(FakeClock()))
-    scope = {"type": "http", "method": "POST", "path": "/x", "headers": [], "client": None}
+    door = front_door(reader)
+    scope: dict[str, Any] = {"type": "http", "method": "POST", "path": "/x", "headers": [], "client": None}
     await door(scope, receive, Heard().send)
     assert told == [code]
 
@@ -223,7 +238,7 @@ async def test_a_route_may_take_more_than_the_others(size: int, own: int, refuse
     async def receive() -> Any:
         return {"type": "http.request", "body": b"x" * size, "more_body": False}
 
-    door = FrontDoor(reader, clients=Clients([]), cors=Cors([]), body_limit=100, replies=ReplyRate(FakeClock()))
+    door = front_door(reader)
     headers = [(b"content-length", b"%d" % size)] if told else []
     await door(
         {"type": "http", "method": "POST", "path": "/x", "headers": headers, "client": None}, receive, Heard().send
@@ -231,42 +246,23 @@ async def test_a_route_may_take_more_than_the_others(size: int, own: int, refuse
     assert heard == ["TOO_LARGE" if refused else None]
 
 
-async def test_large_bodies_together_have_a_limit_and_give_it_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fastlane, "LARGE_BYTES", 10)
-    monkeypatch.setattr(fastlane, "LARGE_HELD_BYTES", 150)
-    inside: list[Heard] = []
+async def test_a_url_that_is_too_long_reaches_no_route() -> None:
+    heard = Heard()
 
-    async def slow(request: FastRequest) -> FastReply:
-        """Asks again while it holds its own body."""
-        if request.body.startswith(b"first"):
-            inside.append(await asked(b"x" * 90, (b"content-length", b"90")))  # no room beside the first
-            inside.append(await asked(b"x" * 8, (b"content-length", b"8")))  # small ones pass
-            inside.append(await asked(b"x" * 20))  # may be as long as the limit says
-        return FastReply(200, b"kept")
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"", "more_body": False}
 
-    lane = FastLane(
-        [FastRoute("POST", "/hot", slow)],
-        behind,
-        clients=Clients([]),
-        cors=Cors(["*"]),
-        body_limit=100,
-        replies=ReplyRate(FakeClock()),
-    )
-
-    async def asked(body: bytes, *headers: tuple[bytes, bytes]) -> Heard:
-        heard = Heard()
-        messages = [{"type": "http.request", "body": body, "more_body": False}]
-
-        async def receive() -> dict[str, Any]:
-            return messages.pop(0) if messages else {"type": "http.disconnect"}
-
-        scope = {"type": "http", "method": "POST", "path": "/hot", "headers": list(headers)}
-        await lane(scope, receive, heard.send)
-        return heard
-
-    first = await asked(b"first".ljust(80), (b"content-length", b"80"))
-    assert first.status == 200
-    assert [one.status for one in inside] == [503, 200, 503]
-    assert json.loads(inside[0].body)["code"] == "BODIES_BUSY"
-    assert inside[0].headers[b"retry-after"] == b"1"
-    assert (await asked(b"x" * 90, (b"content-length", b"90"))).status == 200
+    scope: dict[str, Any] = {
+        "type": "http",
+        "method": "GET",
+        "path": "/x",
+        "query_string": b"q" * URL_MAX,
+        "headers": [],
+        "client": None,
+    }
+    await front_door(behind)(scope, receive, heard.send)
+    assert (heard.status, json.loads(heard.body)["code"]) == (414, "URL_TOO_LONG")
+    heard, scope["query_string"] = Heard(), b"q" * (URL_MAX - 2)
+    scope["state"] = {}
+    await front_door(behind)(scope, receive, heard.send)
+    assert heard.status == 299

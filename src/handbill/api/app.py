@@ -10,6 +10,8 @@ from litestar.di import Provide
 
 from handbill.api import auth, demo, health, openapi, problems
 from handbill.api.auth import Auth
+from handbill.api.bodies import BodyReader
+from handbill.api.body_budget import BodyLimits
 from handbill.api.clients import Clients
 from handbill.api.cors import Cors
 from handbill.api.fastlane import PING, App, FastLane
@@ -17,9 +19,12 @@ from handbill.api.frontdoor import FrontDoor
 from handbill.api.health import Readiness
 from handbill.api.idempotency import Idempotency
 from handbill.api.mounts import FASTLANES, MOUNTS
+from handbill.kit.clock import SystemClock
 from handbill.kit.errors import Broken
 from handbill.kit.fast import FastRoute
+from handbill.kit.telemetry import metrics
 from handbill.settings import Settings
+from handbill.settings.model import Api
 from handbill.tenants.model import Principal
 from handbill.wiring.house import House
 
@@ -31,7 +36,9 @@ def build(house: House, settings: Settings, readiness: Readiness) -> App:
     limit = settings.api.body_limit
     routes: Any = litestar(house, settings, readiness)  # an ASGI application like any other, typed more narrowly
     replies = readiness.replies
-    behind = FrontDoor(routes, clients=clients, cors=cors, body_limit=limit, replies=replies)
+    bodies = BodyReader(_body_limits(settings.api), clients, SystemClock())
+    metrics.API_BODY_BYTES_HELD.set_function(lambda: bodies.budget.held)
+    behind = FrontDoor(routes, clients=clients, cors=cors, body_limit=limit, bodies=bodies, replies=replies)
     shared = {route.path for route in routes.routes}  # the lane answers its own methods there, and Litestar the others
     return FastLane(
         routes.state.fast_routes,
@@ -39,8 +46,20 @@ def build(house: House, settings: Settings, readiness: Readiness) -> App:
         clients=clients,
         cors=cors,
         body_limit=limit,
+        bodies=bodies,
         replies=replies,
         shared=shared,
+    )
+
+
+def _body_limits(api: Api) -> BodyLimits:
+    return BodyLimits(
+        timeout_s=api.body_timeout_s,
+        bytes_per_s=api.body_bytes_per_s,
+        upload_bytes_per_s=api.upload_bytes_per_s,
+        held_bytes=api.bodies_held_bytes,
+        held_bytes_per_address=api.bodies_held_bytes_per_address,
+        bodies_per_address=api.bodies_per_address,
     )
 
 

@@ -6,8 +6,6 @@ the FastReply; errors of our tree become the same problem+json as everywhere.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import time
 from collections.abc import Awaitable, Callable, Container, Iterable, MutableMapping
 from typing import Any
@@ -15,24 +13,18 @@ from typing import Any
 import msgspec
 from prometheus_client import Counter, Histogram
 
+from handbill.api.bodies import BodyReader, ClientGone, Receive, Scope
+from handbill.api.body_budget import HeldBody
 from handbill.api.clients import Clients, request_id
 from handbill.api.cors import Cors
 from handbill.api.problems import MEDIA_TYPE, headers_of, problem, translated
 from handbill.api.reply_rate import ReplyRate
-from handbill.kit.errors import Busy, NotAllowed, TooLarge
+from handbill.kit.errors import NotAllowed
 from handbill.kit.fast import FastDoc, FastReply, FastRequest, FastRoute
 from handbill.kit.telemetry import logs, metrics, tracing
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
-
-LARGE_BYTES = 1_048_576
-LARGE_HELD_BYTES = 256 * 1_048_576
-"""Bodies larger than the one may together take no more than the other: memory must not grow with the clients."""
-DRAINED_BYTES = 1_048_576
-DRAINED_S = 10.0
 
 log = logs.get("api")
 
@@ -49,10 +41,6 @@ async def ping(_: FastRequest) -> FastReply:
 PING = FastRoute("GET", "/ping", ping, doc=FastDoc("An empty answer", tag="Health", operation_id="ping"))
 
 
-class ClientGone(Exception):
-    """The client left before its body was whole; nobody is there to be told."""
-
-
 class FastLane:
     """Stands in front of `behind`, which answers whatever is not hot, and other methods of the paths it shares."""
 
@@ -64,6 +52,7 @@ class FastLane:
         clients: Clients,
         cors: Cors,
         body_limit: int,
+        bodies: BodyReader,
         replies: ReplyRate,
         shared: Container[str] = (),
     ) -> None:
@@ -75,9 +64,9 @@ class FastLane:
         self._clients = clients
         self._cors = cors
         self._body_limit = body_limit
+        self._bodies = bodies
         self._counters: dict[tuple[str, str, int], Counter] = {}
         self._timers: dict[tuple[str, str], Histogram] = {}
-        self._held = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -101,14 +90,12 @@ class FastLane:
     async def _answer(self, route: FastRoute, scope: Scope, receive: Receive, send: Send) -> None:
         headers = dict(scope["headers"])
         number = request_id(headers.get(b"x-request-id"))
-        held = 0
+        held: HeldBody | None = None
         try:
             body = b""
             if route.method != "GET":
                 limit = route.body_limit or self._body_limit
-                if limit > LARGE_BYTES:
-                    held = await self._hold(receive, headers, limit)
-                body = await _body(receive, headers, limit)
+                body, held = await self._bodies.read(scope, headers, receive, limit)
             began = time.perf_counter()
             try:
                 with tracing.span(route.span):
@@ -120,7 +107,8 @@ class FastLane:
         except Exception as error:  # noqa: BLE001 - any error is an answer here; _failed logs what nobody foresaw
             reply = _failed(error, number, route)
         finally:
-            self._held -= held
+            if held is not None:
+                held.release()
         found = [(b"content-type", reply.content_type), (b"x-request-id", number.encode())]
         if reply.headers:
             found += reply.headers
@@ -129,22 +117,6 @@ class FastLane:
         await _write(send, reply.status, reply.body, found)
         self._counted(route, reply.status).inc()
         self._replies.count(reply.status)
-
-    async def _hold(self, receive: Receive, headers: dict[bytes, bytes], limit: int) -> int:
-        """Room for a large body, before it is read; one that does not say its length may be as long as it likes."""
-        told = headers.get(b"content-length", b"")
-        wanted = min(int(told), limit) if told.isdigit() else limit
-        if wanted <= LARGE_BYTES:
-            return 0
-        if self._held + wanted > LARGE_HELD_BYTES:
-            await drain(receive)
-            raise Busy(
-                "Too many large bodies at once; nothing of this one was kept, send it again.",
-                code="BODIES_BUSY",
-                retry_after=1.0,
-            )
-        self._held += wanted
-        return wanted
 
     def _timer(self, route: FastRoute) -> Histogram:
         """The histogram of this route, looked up once. A body is not timed: how fast it comes is the client's doing."""
@@ -191,51 +163,6 @@ def _failed(error: Exception, number: str, route: FastRoute) -> FastReply:
         log.exception("request-failed", request_id=number, route=route.path)
     extra = [(name.lower().encode(), value.encode()) for name, value in headers_of(known).items()]
     return FastReply(known.status, msgspec.json.encode(problem(known, number)), MEDIA_TYPE.encode(), extra)
-
-
-async def _body(receive: Receive, headers: dict[bytes, bytes], limit: int) -> bytes:
-    told = headers.get(b"content-length", b"")
-    length = int(told) if told.isdigit() else -1
-    if length > limit:
-        await drain(receive)
-        raise too_large(limit)
-    message = await receive()
-    if message["type"] == "http.disconnect":
-        raise ClientGone
-    body: bytes = message.get("body", b"")
-    # As long as the client said it would be: the server's word that nothing follows would cost a turn of the loop.
-    if len(body) == length or not message.get("more_body", False):
-        if len(body) > limit:
-            raise too_large(limit)
-        return body
-    chunks, size = [body], len(body)
-    while message.get("more_body", False) and size != length:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientGone
-        chunks.append(message.get("body", b""))
-        size += len(chunks[-1])
-        if size > limit:
-            if message.get("more_body", False):
-                await drain(receive)
-            raise too_large(limit)
-    return b"".join(chunks)
-
-
-async def drain(receive: Receive) -> None:
-    """Reads on a little after a refusal: a client that is still sending would be cut off before it hears why."""
-    read = 0
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(DRAINED_S):
-            while read <= DRAINED_BYTES:
-                message = await receive()
-                read += len(message.get("body", b""))
-                if message["type"] != "http.request" or not message.get("more_body", False):
-                    return
-
-
-def too_large(limit: int) -> TooLarge:
-    return TooLarge(f"The body is larger than {limit} bytes; nothing was kept.")
 
 
 def _header(scope: Scope, name: bytes) -> bytes | None:

@@ -9,13 +9,19 @@ import time
 from collections.abc import MutableMapping
 from typing import Any
 
+import msgspec
 import structlog
 
+from handbill.api.bodies import BodyReader, Receive, Scope, drain, take_room, too_large
+from handbill.api.body_budget import HeldBody
+from handbill.api.body_deadlines import BodyPace
 from handbill.api.clients import Clients, request_id
 from handbill.api.cors import Cors
-from handbill.api.fastlane import App, Receive, Scope, Send, drain, too_large
+from handbill.api.fastlane import App, Send
+from handbill.api.problems import MEDIA_TYPE, problem
 from handbill.api.reply_rate import ReplyRate
-from handbill.kit.errors import Invalid
+from handbill.kit.bounds import URL_MAX
+from handbill.kit.errors import Invalid, UrlTooLong
 from handbill.kit.telemetry import logs, metrics, tracing
 from handbill.kit.untrusted_json import check_json
 from handbill.tenants.model import REQUEST_ID
@@ -35,12 +41,24 @@ log = logs.get("api")
 
 
 class FrontDoor:
-    def __init__(self, behind: App, *, clients: Clients, cors: Cors, body_limit: int, replies: ReplyRate) -> None:
+    """Every request that is not hot goes through here."""
+
+    def __init__(
+        self,
+        behind: App,
+        *,
+        clients: Clients,
+        cors: Cors,
+        body_limit: int,
+        bodies: BodyReader,
+        replies: ReplyRate,
+    ) -> None:
         self._behind = behind
         self._replies = replies
         self._clients = clients
         self._cors = cors
         self._body_limit = body_limit
+        self._bodies = bodies
         self._named: set[int] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -54,18 +72,22 @@ class FrontDoor:
         state["request_id"] = number
         state["client_ip"] = self._clients.address(client[0] if client else "", headers.get(b"x-forwarded-for"))
         answer = _Answer(send, number, self._cors, headers.get(b"origin"), scope)
-        limited = _Limited(receive, headers, self._body_limit, scope)
+        limited = _Limited(receive, headers, self._body_limit, scope, self._bodies)
         mark = REQUEST_ID.set(number)
         started = time.perf_counter()
         metrics.API_IN_FLIGHT.inc()
         try:
             with structlog.contextvars.bound_contextvars(request_id=number), tracing.span("request") as span:
                 try:
-                    await self._behind(scope, limited, answer)
+                    if len(scope["path"]) + len(scope.get("query_string", b"")) > URL_MAX:
+                        await _refuse_url(answer, number)
+                    else:
+                        await self._behind(scope, limited, answer)
                 finally:
                     if span is not None:
                         _describe(span, scope, answer.status, number)
         finally:
+            limited.release()
             REQUEST_ID.reset(mark)
             metrics.API_IN_FLIGHT.dec()
             self._tell(scope, answer.status, time.perf_counter() - started, number)
@@ -98,6 +120,14 @@ class FrontDoor:
                 return "other"
             self._named.add(tenant)
         return str(tenant)
+
+
+async def _refuse_url(send: Send, number: str) -> None:
+    error = UrlTooLong(f"Path and query together are longer than {URL_MAX} characters; nothing was done.")
+    body = msgspec.json.encode(problem(error, number))
+    headers = [(b"content-type", MEDIA_TYPE.encode()), (b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": error.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
 
 
 def _describe(span: Any, scope: Scope, status: int, number: str) -> None:
@@ -141,8 +171,14 @@ class _Limited:
     the bytes itself, and says itself how deep they may be.
     """
 
-    def __init__(self, receive: Receive, headers: dict[bytes, bytes], limit: int, scope: Scope) -> None:
+    def __init__(
+        self, receive: Receive, headers: dict[bytes, bytes], limit: int, scope: Scope, bodies: BodyReader
+    ) -> None:
         self._receive = receive
+        self._headers = headers
+        self._bodies = bodies
+        self._pace: BodyPace | None = None
+        self._held: HeldBody | None = None
         self._scope = scope
         self._limit = limit
         self._size = 0
@@ -161,7 +197,7 @@ class _Limited:
         if self._length > limit:
             await drain(self._receive)
             raise too_large(limit)
-        message = await self._receive()
+        message = await self._next(upload=False)
         if message["type"] == "http.request":
             body = message.get("body", b"")
             self._size += len(body)
@@ -169,6 +205,7 @@ class _Limited:
                 if message.get("more_body", False):
                     await drain(self._receive)
                 raise too_large(limit)
+            await self._hold(len(body), more=message.get("more_body", False))
             if self._chunks is not None and body:
                 self._chunks.append(body)
             self._whole = not message.get("more_body", False)
@@ -179,8 +216,29 @@ class _Limited:
             raise Invalid("The client left before its body was whole; nothing was done.", code="BODY_CUT")
         return message
 
+    def release(self) -> None:
+        """The request is answered: its body is no longer held."""
+        if self._held is not None:
+            self._held.release()
+
+    async def _next(self, *, upload: bool) -> MutableMapping[str, Any]:
+        """The next message; while the body is under way, no more slowly than is allowed."""
+        if self._whole:
+            return await self._receive()
+        if self._pace is None:
+            self._pace = self._bodies.pace(upload=upload)
+        return await self._pace.receive(self._receive)
+
+    async def _hold(self, size: int, *, more: bool) -> None:
+        """Room for a body that does not come at once."""
+        if self._held is None:
+            if not more:
+                return
+            self._held = await self._bodies.open(self._scope, self._headers, self._receive)
+        await take_room(self._held, size, self._receive, more=more)
+
     async def _streamed(self) -> MutableMapping[str, Any]:
-        message = await self._receive()
+        message = await self._next(upload=True)
         if message["type"] == "http.request":
             self._whole = not message.get("more_body", False)
         elif not self._whole:

@@ -64,6 +64,8 @@ def headers_of(error: HandbillError) -> dict[str, str]:
         found["Retry-After"] = str(max(1, math.ceil(error.retry_after)))
     elif error.status == 503:
         found["Retry-After"] = "1"
+    if error.status == 408:
+        found["Connection"] = "close"
     if error.status == 401:
         found["WWW-Authenticate"] = "Bearer"
     return found

@@ -15,7 +15,8 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from granian.constants import Interfaces
+from granian.constants import HTTPModes, Interfaces
+from granian.http import HTTP1Settings
 from granian.server.embed import Server
 
 from handbill.api.app import build
@@ -23,6 +24,7 @@ from handbill.api.fastlane import App
 from handbill.api.operators import OperatorListener
 from handbill.api.readiness import readiness
 from handbill.kit import agents, garbage
+from handbill.kit.bounds import HEAD_BYTES
 from handbill.kit.errors import Broken
 from handbill.kit.heartbeat import Heartbeat
 from handbill.kit.ready_signal import notify_ready
@@ -107,6 +109,11 @@ async def _run(
         port=port,
         interface=Interfaces.ASGINL,  # no lifespan: the house was started before
         backlog=BACKLOG,
+        backpressure=settings.api.max_connections,
+        http=HTTPModes.http1,  # in the mode that takes HTTP/2 too, a connection that sends nothing is never closed
+        http1_settings=HTTP1Settings(
+            header_read_timeout=settings.api.header_timeout_s * 1_000, max_buffer_size=HEAD_BYTES
+        ),
         websockets=False,
         log_enabled=False,
     )

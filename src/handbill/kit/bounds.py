@@ -42,6 +42,10 @@ RULE_DEPTH = 6
 """Levels of `all`, `any` and `not` in a rule of a banner or a segment, which recursive functions read and evaluate."""
 
 # --- texts that are parsed or remembered, and the caches that remember them
+HEAD_BYTES = 32_768
+"""Bytes of a request line with its headers; the server answers 431 beyond it, and for more than 100 headers."""
+URL_MAX = 16_384
+"""Characters of a path with its query on the routes that are not hot."""
 ID_MAX = 200
 """Characters of an id that a caller chooses: user, device, session, event."""
 QUERY_MAX = 16_384

@@ -86,6 +86,14 @@ class NotAllowed(HandbillError):
     title = "Method not allowed"
 
 
+class TooSlow(HandbillError):
+    """The client sends its body too slowly; the connection is closed."""
+
+    status = 408
+    code = "BODY_TOO_SLOW"
+    title = "The body came too slowly"
+
+
 class Conflict(HandbillError):
     status = 409
     code = "CONFLICT"
@@ -102,6 +110,12 @@ class TooLarge(HandbillError):
     status = 413
     code = "TOO_LARGE"
     title = "Too large"
+
+
+class UrlTooLong(HandbillError):
+    status = 414
+    code = "URL_TOO_LONG"
+    title = "The URL is too long"
 
 
 class Unsupported(HandbillError):

@@ -118,6 +118,54 @@ class Api(msgspec.Struct, frozen=True):
     port: Annotated[int, Meta(ge=1, le=65535, description="The port on which the API listens.")] = 8080
     processes: Annotated[int, Meta(ge=1, le=64, description="API processes that share the port under `up`.")] = 1
     body_limit: Annotated[int, Meta(ge=1_024, description="The largest request body, in bytes.")] = 1_048_576
+    body_timeout_s: Annotated[
+        float,
+        Meta(
+            ge=0.1,
+            le=600,
+            description="Seconds for a body, or for each part of it that has as many bytes as the least rate makes in "
+            "this time: about a megabyte. A slower client gets 408 and its connection is closed.",
+        ),
+    ] = 30.0
+    body_bytes_per_s: Annotated[int, Meta(ge=1, description="The least rate of a body, in bytes a second.")] = 32_768
+    upload_bytes_per_s: Annotated[
+        int,
+        Meta(ge=1, description="The least rate of an uploaded file, in bytes a second; it may take as long as it is."),
+    ] = 4_096
+    bodies_held_bytes: Annotated[
+        int,
+        Meta(
+            ge=1_048_576,
+            description="The most bytes of bodies under way that one process holds; beyond it, 503 BODIES_BUSY.",
+        ),
+    ] = 268_435_456
+    bodies_held_bytes_per_address: Annotated[
+        int,
+        Meta(ge=1_048_576, description="The same for the clients of one address (IPv6: of one /64 network)."),
+    ] = 67_108_864
+    bodies_per_address: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="The most bodies under way from one address in one process, those not counted that come in one "
+            "packet; beyond it, 429 TOO_MANY_BODIES.",
+        ),
+    ] = 256
+    header_timeout_s: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=600,
+            description="Seconds after which a connection is closed that has sent no whole request head, also between "
+            "two requests.",
+        ),
+    ] = 30
+    max_connections: Annotated[
+        int,
+        Meta(
+            ge=16, le=65_535, description="The most open connections of one process; further ones wait to be accepted."
+        ),
+    ] = 1_024
     trusted_proxies: Annotated[
         tuple[str, ...],
         Meta(description="Networks (comma-separated CIDRs) whose X-Forwarded-For is believed; none by default."),
