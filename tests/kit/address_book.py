@@ -28,7 +28,8 @@ TABLE = Sql(
 ACTOR = "test"
 
 
-async def inline(function: Callable[..., Any], *args: Any) -> Any:
+async def inline(function: Callable[..., Any], *args: Any, cpu_s: float | None = None) -> Any:
+    """In place of the pool of processes: without limits, in this process."""
     return function(*args)
 
 
