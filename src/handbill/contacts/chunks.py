@@ -15,9 +15,9 @@ from handbill.jobs.model import CpuLimitExceeded
 Cpu = Callable[..., Awaitable[Any]]
 """Runs a plain function of plain values in another process; `cpu_s` limits its CPU time."""
 
-BUDGET = 3
-"""Limits' worth of CPU time that are spent on halving one chunk; after that, a half that fails is rejected whole."""
 LEAST_S = 1.0
+BUDGET, BUDGET_S = 2, 20 * LEAST_S
+"""CPU time that halving one chunk may cost: twice its limit, and some seconds. Then a half that fails is rejected."""
 
 
 async def parse_within_limits(cpu: Cpu, task: parse.Task, rows: int, cpu_s: float) -> tuple[parse.Parsed, int]:
@@ -35,7 +35,7 @@ async def parse_within_limits(cpu: Cpu, task: parse.Task, rows: int, cpu_s: floa
         except CpuLimitExceeded:
             spent += limit
             exceeded += 1
-            if len(part) <= 1 or spent >= BUDGET * cpu_s:
+            if len(part) <= 1 or spent >= BUDGET * cpu_s + BUDGET_S:
                 done.append(await cpu(parse.parse, task, part, reasons.TOO_SLOW, cpu_s=cpu_s))
                 continue
             middle, half = part.start + len(part) // 2, max(limit / 2, LEAST_S)

@@ -13,8 +13,8 @@ from uuid import UUID
 
 from msgspec import structs
 
-from handbill.contacts import import_store as store
 from handbill.contacts import chunks, parse, split
+from handbill.contacts import import_store as store
 from handbill.contacts import undo as back
 from handbill.contacts.chunks import Cpu
 from handbill.contacts.import_store import Stored

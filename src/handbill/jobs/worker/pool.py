@@ -16,7 +16,6 @@ from typing import Any
 
 from handbill.jobs.model import CpuDied, CpuLimitExceeded
 
-
 WALL_FACTOR, WALL_EXTRA_S = 10, 30.0
 """A process that waits instead of computing is killed after this many times its CPU limit, and some seconds more."""
 EXIT_WAIT_S, EXIT_STEP_S = 10.0, 0.01
