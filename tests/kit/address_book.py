@@ -10,6 +10,7 @@ from uuid import UUID
 import msgspec
 
 from handbill.contacts import import_store as store
+from handbill.contacts.chunks import Cpu
 from handbill.contacts.model import Import, PlanPatch
 from handbill.contacts.service import ContactsPolicy, ContactsService, file_chunks
 from handbill.infra.postgres import Database
@@ -28,7 +29,8 @@ TABLE = Sql(
 ACTOR = "test"
 
 
-async def inline(function: Callable[..., Any], *args: Any) -> Any:
+async def inline(function: Callable[..., Any], *args: Any, cpu_s: float | None = None) -> Any:
+    """In place of the pool of processes: without limits, in this process."""
     return function(*args)
 
 
@@ -57,7 +59,7 @@ async def imported(
     return await run(service, tenant, made.import_id)
 
 
-async def run(service: ContactsService, tenant: int, import_id: UUID) -> Import:
+async def run(service: ContactsService, tenant: int, import_id: UUID, cpu: Cpu = inline) -> Import:
     """Every job of the import, one after the other, until there is none."""
     runner = service.runner
     while True:
@@ -65,7 +67,7 @@ async def run(service: ContactsService, tenant: int, import_id: UUID) -> Import:
         if info.paused or info.status in ("ready", "parsed", "done", "failed", "cancelled", "undone"):
             return info
         if info.status in ("queued", "splitting"):
-            await runner.upload(tenant, import_id, inline)
+            await runner.upload(tenant, import_id, cpu)
         elif info.status == "undoing":
             await runner.undo(tenant, import_id)
         else:
@@ -76,7 +78,7 @@ async def run(service: ContactsService, tenant: int, import_id: UUID) -> Import:
                 await runner.advance(tenant, import_id)
             for no in parts:
                 if phase == "chunk":
-                    await runner.chunk(tenant, import_id, no, inline)
+                    await runner.chunk(tenant, import_id, no, cpu)
                 else:
                     await runner.persist(tenant, import_id, no)
 

@@ -216,7 +216,8 @@ def test_json_lines(tmp_path: Path) -> None:
     ]  # fmt: skip
     cut = split.prepare(str(path), str(tmp_path / "x.utf8"), plan.reading, BOUNDS)
     (one,) = cut.ranges
-    parsed = parse.parse(parse.Task(str(path), one.start, one.end, one.first, plan, 1, UUID(int=1), 1))
+    task = parse.Task(str(path), one.start, one.end, one.first, plan, 1, UUID(int=1), 1)
+    parsed = parse.parse(task, range(one.first, one.first + one.rows))
     assert (parsed.valid, parsed.rejected, parsed.blank) == (1, 2, 1)
     assert b'\t{"a","b"}\t' in parsed.staged
 

@@ -222,14 +222,14 @@ def _attribute(name: str, column: Column) -> Setter:
 # --- chunks
 
 
-def parse(task: Task) -> Parsed:
-    """The whole range. Called in a process of its own; what it returns is all it leaves."""
-    work = _Chunk(task)
-    row = task.first
-    for cells, original in cells_of(task):
-        work.take(row, cells, original)
-        row += 1
-    return work.parsed(row - task.first)
+def parse(task: Task, rows: range, reject: str | None = None) -> Parsed:
+    """The records of the chunk with these numbers; `reject`: the reason to read none of them. Runs in a process."""
+    work, taken = _Chunk(task), 0
+    for row, (cells, original) in enumerate(cells_of(task), task.first):
+        if row in rows:
+            work.take(row, (reject or cells) if cells else cells, original)
+            taken += 1
+    return work.parsed(taken)
 
 
 def cells_of(task: Task) -> Iterator[tuple[list[str] | str, str]]:

@@ -9,6 +9,7 @@ COLUMNS = "COLUMNS_TOO_MANY"
 UNCLOSED = "UNCLOSED_QUOTE"
 BAD_JSON = "BAD_JSON_LINE"
 KEY_MISSING = "KEY_MISSING"
+TOO_SLOW = "ROW_TOO_SLOW"
 
 REASONS: dict[str, tuple[str, str]] = {
     phones.MISSING: ("There is no phone number.", "Fill it in, or choose another key."),
@@ -41,6 +42,10 @@ REASONS: dict[str, tuple[str, str]] = {
     UNCLOSED: ("A quote is opened and never closed.", "Close it, or remove it."),
     BAD_JSON: ("The line is no JSON object.", "Write one object on each line."),
     KEY_MISSING: ("The cell that tells contacts apart is empty.", "Fill it in, or choose another key."),
+    TOO_SLOW: (
+        "This row, or one beside it, could not be read within the limits of time and memory.",
+        "Shorten its cells, and remove what is no text. Then upload the rejected rows again.",
+    ),
     phones.REPAIRED_PLUS: ("The plus sign was lost, and only one number is possible.", "Nothing."),
     phones.REPAIRED_ZERO: ("The leading zero was lost, and only one number is possible.", "Nothing."),
     phones.REPAIRED_EXCEL: ("The spreadsheet changed the form of the number, not its digits.", "Nothing."),

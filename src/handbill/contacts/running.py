@@ -13,9 +13,10 @@ from uuid import UUID
 
 from msgspec import structs
 
+from handbill.contacts import chunks, parse, split
 from handbill.contacts import import_store as store
-from handbill.contacts import parse, split
 from handbill.contacts import undo as back
+from handbill.contacts.chunks import Cpu
 from handbill.contacts.import_store import Stored
 from handbill.contacts.mapping import ATTRIBUTE
 from handbill.contacts.model import Counts, Import, Kept, Plan, Status
@@ -23,7 +24,7 @@ from handbill.contacts.progress import counted
 from handbill.contacts.sources import Bounds
 from handbill.contacts.uploads import Uploads
 from handbill.infra.postgres import Database, Tx
-from handbill.jobs.model import Backoff, JobOptions
+from handbill.jobs.model import Backoff, CpuLimitExceeded, JobOptions
 from handbill.jobs.service import Outbox
 from handbill.kit.clock import Clock
 from handbill.kit.errors import Invalid, TooLarge
@@ -39,11 +40,15 @@ SLICE_ROWS = 25_000
 UNDO_ROWS = 2_000
 PATIENCE_S = 300.0
 
-Cpu = Callable[..., Awaitable[Any]]
-"""Runs a plain function of plain values in another process."""
+SLOW_CHUNKS = 5
+"""Chunks of one import that may exceed a limit; with more it fails, so that it does not hold processes for hours."""
+SPLIT_BYTES = 64 << 20
+"""For each of these of a file, cutting it into chunks may take as long as parsing one chunk."""
 
 Told = Callable[[Tx, int, dict[str, Any]], Awaitable[object]]
 """Hears of an import that has ended, in the transaction that ends it; handed in by the wiring."""
+
+LIMIT = "IMPORT_LIMIT: the file could not be read within the limits of time and memory"
 
 log = logs.get("contacts")
 
@@ -64,6 +69,7 @@ class Runner:
         at_once: int,
         chunk_bytes: int = split.CHUNK,
         slice_rows: int = SLICE_ROWS,
+        chunk_seconds: float = 60.0,
     ) -> None:
         self._database = database
         self._outbox = outbox
@@ -73,6 +79,7 @@ class Runner:
         self._at_once = at_once
         self._chunk = chunk_bytes
         self._slice_rows = slice_rows
+        self._chunk_seconds = chunk_seconds
         self.told: Told | None = None
 
     # --- process-upload
@@ -92,8 +99,12 @@ class Runner:
         source, target = self._uploads.path(one.file), self._uploads.canonical(import_id)
         try:
             cut: split.Cut = await cpu(
-                split.prepare, str(source), str(target), one.info.plan.reading, self._bounds, self._chunk
-            )
+                split.prepare, str(source), str(target), one.info.plan.reading, self._bounds, self._chunk,
+                cpu_s=self._chunk_seconds * (1 + one.info.size // SPLIT_BYTES),
+            )  # fmt: skip
+        except CpuLimitExceeded:
+            await self.fail(tenant_id, import_id, LIMIT)
+            return "refused"
         except (Invalid, TooLarge) as error:
             await self.fail(tenant_id, import_id, f"{error.code}: {error.detail}")
             return "refused"
@@ -125,15 +136,27 @@ class Runner:
             plan, slices = one.info.plan, one.slices
             task = parse.Task(file, part.start, part.end, part.first, plan, tenant_id, import_id, slices)
             try:
-                parsed: parse.Parsed = await cpu(parse.parse, task)
+                parsed, exceeded = await chunks.parse_within_limits(cpu, task, part.rows, self._chunk_seconds)
+            except CpuLimitExceeded:
+                await self.fail(tenant_id, import_id, LIMIT)
+                return "refused"
             except FileNotFoundError:
                 await self.fail(tenant_id, import_id, "IMPORT_FILE_GONE: the file is not in the uploads' directory")
                 return "refused"
-            await self._stage(tenant_id, import_id, no, parsed)
+            await self._stage(tenant_id, import_id, no, parsed, exceeded)
+            if exceeded and await self._is_too_slow(tenant_id, import_id, no):
+                await self.fail(tenant_id, import_id, LIMIT)
+                return "refused"
         await self.advance(tenant_id, import_id)
         return "done"
 
-    async def _stage(self, tenant_id: int, import_id: UUID, no: int, parsed: parse.Parsed) -> None:
+    async def _is_too_slow(self, tenant_id: int, import_id: UUID, no: int) -> bool:
+        log.warning("import.chunk_limit_exceeded", tenant=tenant_id, import_id=str(import_id), chunk=no)
+        async with self._database.worker() as tx:
+            sums = await store.sum_counts(tx, tenant_id, import_id)
+        return sums["chunk"].get("slow", 0) > SLOW_CHUNKS
+
+    async def _stage(self, tenant_id: int, import_id: UUID, no: int, parsed: parse.Parsed, exceeded: int) -> None:
         counts = {
             "rows": parsed.rows,
             "valid": parsed.valid,
@@ -141,6 +164,7 @@ class Runner:
             "blank": parsed.blank,
             "noted": parsed.noted,
             **{f"repair:{code}": number for code, number in parsed.repairs.items()},
+            **({"slow": 1} if exceeded else {}),
         }
         async with self._database.worker() as tx:
             one = await store.share_import(tx, tenant_id, import_id)

@@ -79,6 +79,7 @@ class ContactsPolicy(msgspec.Struct, frozen=True):
     report_days: int = 90
     chunk_bytes: int = CHUNK
     slice_rows: int = SLICE_ROWS
+    chunk_seconds: float = 60.0
 
 
 class ContactsService:
@@ -99,7 +100,7 @@ class ContactsService:
         self.uploads = Uploads(policy.folder, policy.upload_limit)
         self.runner = Runner(
             database, jobs.outbox, self.uploads, clock, bounds=bounds, at_once=policy.at_once,
-            chunk_bytes=policy.chunk_bytes, slice_rows=policy.slice_rows,
+            chunk_bytes=policy.chunk_bytes, slice_rows=policy.slice_rows, chunk_seconds=policy.chunk_seconds,
         )  # fmt: skip
         self.imports = Imports(
             database, jobs, audit, self.runner, self.uploads, clock, ids, bounds=bounds, waiting=policy.waiting

@@ -11,6 +11,7 @@ from uuid import UUID
 
 import msgspec
 
+from handbill.contacts.chunks import Cpu
 from handbill.contacts.running import (
     CHUNKS,
     PERSIST,
@@ -19,7 +20,6 @@ from handbill.contacts.running import (
     PROCESS_UPLOAD,
     UNDO_IMPORT,
     UPLOADS,
-    Cpu,
     NotNow,
     Runner,
 )

@@ -152,6 +152,14 @@ class Minutes(msgspec.Struct, frozen=True):
     per_minute: tuple[int, ...]
 
 
+class CpuDied(Exception):
+    """The process ended under the call: out of memory, a crash in native code, or a kill from outside."""
+
+
+class CpuLimitExceeded(Exception):
+    """A call in a process of its own used more CPU time, wall time or memory than it may; the process was ended."""
+
+
 class Unrecoverable(Exception):
     """Raised by a handler: trying again cannot help; the job fails now with its attempts unused."""
 

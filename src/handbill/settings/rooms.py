@@ -187,6 +187,18 @@ class Contacts(msgspec.Struct, frozen=True):
     parsers: Annotated[
         int, Meta(ge=0, le=256, description="Processes that parse files; 0 means one for each core.")
     ] = 0
+    chunk_seconds: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=3_600,
+            description="Seconds of CPU time that one chunk of a file may take; what takes longer is halved, and"
+            " rejected in the end. A chunk of 1 MB usually takes one or two.",
+        ),
+    ] = 60
+    parser_memory_mb: Annotated[
+        int, Meta(ge=512, le=1_048_576, description="Address space of one process that reads files, in megabytes.")
+    ] = 4_096
 
 
 class Messaging(msgspec.Struct, frozen=True):

@@ -356,6 +356,7 @@ def _contacts(house: House) -> ContactsService:
         report_days=given.report_days,
         chunk_bytes=given.chunk_bytes,
         slice_rows=given.slice_rows,
+        chunk_seconds=given.chunk_seconds,
     )
     return ContactsService(house.database, house.jobs, house.tenants.audit, house.clock, policy, house.people)
 

@@ -161,7 +161,7 @@ class ImportWorkers:
     """The three queues of an import, and the processes that parse for them; they start and stop as one chore."""
 
     def __init__(self, house: House) -> None:
-        self._pool = CpuPool(house.settings.contacts.parsers or None)
+        self._pool = CpuPool(house.settings.contacts.parsers or None, house.settings.contacts.parser_memory_mb << 20)
         tasks = ContactTasks(house.contacts.runner, self._pool.run)
         self.ready = asyncio.Event()
         # Parsing waits for a process anyway: more chunks at once would only fill the memory.

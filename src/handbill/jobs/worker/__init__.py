@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from handbill.jobs.model import CpuDied
 from handbill.jobs.worker.context import AnyHandler, CpuHandler, CpuTask, Handler, JobContext, OnFailed, cpu_bound
-from handbill.jobs.worker.pool import CpuDied, CpuPool
+from handbill.jobs.worker.pool import CpuPool
 from handbill.jobs.worker.worker import JobWorker
 
 __all__ = [
