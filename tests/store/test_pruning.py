@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 import asyncpg
 
-from handbill.banners.erasure import S as BANNERS
 from handbill.banners.erasure import Erasure
+from handbill.banners.erasure import S as BANNERS
 from handbill.events.store import S as EVENTS
 from handbill.infra.postgres import Database
 from handbill.infra.sqlfiles import Sql

@@ -1,8 +1,8 @@
 """Forget who it was: impressions and clicks stay counted, without a name. Safe to repeat.
 
-No index leads to a person here: it would cost every impression. Each month is read in short statements, so that an erasure
-ends however large the month is. The few rows of a small tenant are found by the tenant's index; the month of a large one
-is read in ranges of pages.
+No index leads to a person here: it would cost every impression. Each month is read in short statements, so that an
+erasure ends however large the month is. The few rows of a small tenant are found by the tenant's index; the month of a
+large one is read in ranges of pages.
 """
 
 from __future__ import annotations

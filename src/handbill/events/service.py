@@ -103,8 +103,8 @@ class EventsService:
     async def forget_keys(self, now: datetime, *, pages: int = KEY_PAGES) -> int:
         """Forget keys older than the horizon: a copy of such an event is refused as TOO_OLD.
 
-        Each transaction reads and notes one range of pages, so the size of the table bounds none of them, and a run that
-        is cut short is continued by the next one.
+        Each transaction reads and notes one range of pages, whatever the size of the table. A run that is cut short is
+        continued by the next one.
         """
         before = now - timedelta(days=HORIZON_DAYS + 1)
         async with self._database.worker() as tx:
