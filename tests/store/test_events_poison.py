@@ -377,7 +377,8 @@ async def test_keys_are_forgotten_behind_the_horizon_and_no_others(
         )
         old = int(aged.rpartition(" ")[2])
         assert 0 < old < 300
-        assert await house.events.forget_keys(house.clock.now(), most=37) == old
+        await boss.execute("delete from events.key_ranges")  # keys that the test has aged are no keys that were stored
+        assert await house.events.forget_keys(house.clock.now(), pages=1) == old
         async with database.worker() as tx:
             assert await tx.fetchval(ledger.KEYS, [tenant]) == 300 - old
         assert await house.events.forget_keys(house.clock.now() - timedelta(days=1)) == 0

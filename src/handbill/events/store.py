@@ -127,8 +127,14 @@ class EventStore:
         """Forget the manifests nobody will ask for: shipped, projected and old."""
         await tx.execute(S.forget_batches, lane, projected, older)
 
-    async def forget_keys(self, tx: Tx, before: datetime, most: int) -> int:
-        return await tx.execute(S.forget_keys, before, most)
+    async def key_ranges_due(self, tx: Tx, before: datetime, pages: int) -> list[int]:
+        """First pages of the ranges of the key table that may hold keys from before that time."""
+        return [row["first_page"] for row in await tx.fetch(S.key_ranges_due, pages, before)]
+
+    async def forget_keys(self, tx: Tx, first_page: int, pages: int, before: datetime, now: datetime) -> int:
+        """Delete the old keys of one range of pages, and note the oldest that stays. Returns how many went."""
+        start, end = (first_page, 0), (first_page + pages, 0)
+        return int(await tx.fetchval(S.forget_keys, start, end, before, pages, first_page, now))
 
     async def add_drops(self, tx: Tx, drops: Counter[DropKey], lane: int) -> None:
         if not drops:

@@ -54,8 +54,29 @@ from unnest($1::uuid[], $2::int[], $3::text[], $4::text[], $5::text[], $6::text[
     as u (id, tenant_id, kind, event_id, lane, reason, detail, body)
 left join tenants.tenants t using (tenant_id)
 
+-- name: key_ranges_due
+-- no-tenant: the horizon is the same for everybody
+-- Ranges of pages that may hold keys from before the horizon. Hash partitions grow alike, so a range is of all of them.
+select due.first_page
+from generate_series(
+    0,
+    (select max(pg_relation_size(i.inhrelid) / current_setting('block_size')::bigint) - 1
+     from pg_inherits i where i.inhparent = 'events.event_keys'::regclass),
+    $1::int
+) as due (first_page)
+left join events.key_ranges r on r.pages = $1 and r.first_page = due.first_page
+where r.oldest_time is null or r.oldest_time < $2
+order by due.first_page
+
 -- name: forget_keys
 -- no-tenant: the horizon is the same for everybody
--- A ctid is a place within one partition only: without its table it would name other tenants' young keys, too.
-delete from events.event_keys
-where (tableoid, ctid) in (select tableoid, ctid from events.event_keys where stored_time < $1 limit $2)
+-- However large the table is, this reads the pages between two places only. Keys that are stored meanwhile are new.
+with gone as (
+    delete from events.event_keys where ctid >= $1::tid and ctid < $2::tid and stored_time < $3 returning 1
+), noted as (
+    insert into events.key_ranges (pages, first_page, oldest_time)
+    select $4::int, $5::bigint, coalesce(min(k.stored_time), $6::timestamptz)
+    from events.event_keys k where k.ctid >= $1::tid and k.ctid < $2::tid and k.stored_time >= $3
+    on conflict (pages, first_page) do update set oldest_time = excluded.oldest_time
+)
+select count(*)::int from gone
