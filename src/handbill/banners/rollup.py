@@ -17,7 +17,8 @@ from handbill.banners import suspicion
 from handbill.banners.tally import APART, FIGURES
 from handbill.infra import sqlfiles
 from handbill.infra.postgres import Database, PostgresStopped, Tx
-from handbill.kit import task_health
+from handbill.kit import bounds, task_health
+from handbill.kit.caches import LruCache
 from handbill.kit.clock import Clock
 from handbill.kit.ids import Ids
 from handbill.kit.telemetry import logs, metrics
@@ -29,7 +30,6 @@ BATCH = 100
 PARTS = (timedelta(days=2), timedelta(hours=6), timedelta(hours=1), timedelta(minutes=15))
 """How much one transaction recounts: a day with the marks of the day after, or less where that takes too long. Live
 stats are kept by quarters of an hour, so no part may be smaller."""
-MAX_OPEN = 1_000
 AUDIT_S = 600.0
 UNFINISHED = "UNFINISHED"
 RAW_GONE = "RAW_GONE"
@@ -83,7 +83,8 @@ class Rollup:
         self._policy = policy or RecountPolicy()
         self._parts: dict[int, timedelta] = {}
         """Tenants whose whole day took too long, and the part that is tried first since."""
-        self._open: dict[tuple[int, date], Recount] = {}
+        self._open: LruCache[tuple[int, date], Recount] = LruCache(bounds.OPEN_RECOUNTS)
+        """A day that is dropped from here begins again with its first part."""
         limit = self._policy.turn_s + 3 * self._policy.statement_s  # the part under way when the turn ends may halve
         self._nightly: TenantRounds[int] = TenantRounds("rollup", timeout_s=limit, clock=clock)
         self._audited: TenantRounds[tuple[int, date]] = TenantRounds("stats-audit", timeout_s=AUDIT_S, clock=clock)
@@ -132,13 +133,13 @@ class Rollup:
         first = recount.place
         while recount.place < end + suspicion.REACH:
             if recount.place > first and self._clock.monotonic() >= until:
-                self._keep_open((tenant, day), recount)
+                self._open[(tenant, day)] = recount
                 return Rolled(tenant, day, 0, recount.corrected, UNFINISHED)
             task_health.heartbeat()
             try:
                 is_there = await self._recount_part(tenant, day, recount)
             except BaseException:
-                self._keep_open((tenant, day), recount)
+                self._open[(tenant, day)] = recount
                 raise
             if not is_there:
                 return Rolled(tenant, day, 0, 0, RAW_GONE)
@@ -153,12 +154,6 @@ class Rollup:
     async def _begin(self, tenant: int, start: datetime) -> Recount:
         async with self._database.worker() as tx:
             return Recount(await tx.fetchval(S.now), self._parts.get(tenant, PARTS[0]), start)
-
-    def _keep_open(self, key: tuple[int, date], recount: Recount) -> None:
-        """Bounded: the oldest begins again from its first part when it comes up."""
-        self._open[key] = recount
-        while len(self._open) > MAX_OPEN:
-            del self._open[next(iter(self._open))]
 
     async def _recount_part(self, tenant: int, day: date, recount: Recount) -> bool:
         """Recount the next part, or halve the parts if it takes too long. False when its raw rows are gone."""

@@ -80,6 +80,8 @@ PUBLIC_IDS = CacheLimit(10_000, 8 << 20)
 RATE_LIMITED_USERS = CacheLimit(10_000, 8 << 20)
 TOKEN_BUCKETS = CacheLimit(50_000, 48 << 20)
 TENANT_QUOTAS = CacheLimit(10_000, 8 << 20)
+OPEN_RECOUNTS = CacheLimit(1_000, 1 << 20)
+"""Days whose recount takes more than one turn."""
 PROJECTS = CacheLimit(10_000, 8 << 20)
 PROFILE_MARKS = CacheLimit(10_000, 32 << 20)
 COMPILED_SEGMENTS = CacheLimit(1_000, 64 << 20)
