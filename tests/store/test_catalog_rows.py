@@ -15,6 +15,7 @@ from handbill.caps.service import CapsService
 from handbill.infra.postgres import Database
 from handbill.infra.redis import Redis
 from handbill.kit.clock import SystemClock
+from handbill.kit.errors import Broken
 from handbill.kit.telemetry.metrics import REGISTRY
 from tests.conftest import MakeTenant
 from tests.kit.loop import loop
@@ -87,8 +88,9 @@ async def test_the_work_of_a_load_grows_with_the_rows_and_not_with_rows_times_te
         assert rows.looks <= 2 * tenants * 5
 
 
+@pytest.mark.parametrize("quick", [decide._QUICK, -1])
 async def test_a_plan_that_cannot_be_compiled_is_counted_and_the_one_before_it_stays(
-    database: Database, redis: Redis, tenant: int, monkeypatch: pytest.MonkeyPatch
+    database: Database, redis: Redis, tenant: int, monkeypatch: pytest.MonkeyPatch, quick: int
 ) -> None:
     async with loop(database, redis) as house:
         new = NewBanner(x_times=2, y_hours=24, z_duration_sec=3)
@@ -101,12 +103,30 @@ async def test_a_plan_that_cannot_be_compiled_is_counted_and_the_one_before_it_s
         await house.catalogue.refresh()
         before = sample("handbill_banner_plans_failed_total")
 
+        tries = 0
+
         def fail(*_: object) -> None:
+            nonlocal tries
+            tries += 1
             raise RecursionError("too deep")
 
-        monkeypatch.setattr(decide, "_QUICK", -1)
+        monkeypatch.setattr(decide, "_QUICK", quick)
         monkeypatch.setattr(decide, "Plan", fail)
         assert await decider.plan(tenant) is plan
         await eventually(lambda: sample("handbill_banner_plans_failed_total") == before + 1)
-        assert await decider.plan(tenant) is plan
+        for _ in range(3):
+            assert await decider.plan(tenant) is plan
+        assert tries == 1  # it would fail the same way for every decision until the catalog changes
+        unseen = Decider(house.catalogue, cast(CapsService, house.caps), None)
+        for _ in range(3):
+            with pytest.raises((Broken, RecursionError)):
+                await unseen.plan(tenant)
+        assert tries == 2
+        monkeypatch.undo()
+        await house.banners.editor.change_banner(
+            tenant, made.banner_id, BannerPatch(x_times=8), version=None, actor="t"
+        )
+        await house.catalogue.refresh()
+        assert (await decider.plan(tenant)).snapshot is house.catalogue.tenant(tenant)
+        await unseen.stop()
         await decider.stop()

@@ -24,7 +24,7 @@ from handbill.caps.service import Caps, CapsService
 from handbill.infra.redis import RedisError
 from handbill.kit.bounds import VIEWER_CAPS
 from handbill.kit.caches import GenerationCache
-from handbill.kit.errors import Busy
+from handbill.kit.errors import Broken, Busy
 from handbill.kit.telemetry import logs, metrics
 from handbill.segments.service import Known
 
@@ -80,6 +80,8 @@ class Decider:
         self._seed = seed
         self._plans: dict[int, Plan] = {}
         self._making: dict[int, asyncio.Task[Plan]] = {}
+        self._failed: dict[int, Snapshot] = {}
+        """Catalogs for which no plan could be made: not tried again until they change."""
         # Stored on every decision. With more users than fit, medians of CPU time: 3.1 us here, 4.8 us in an LruCache,
         # 1.5 us in dicts that count no bytes; a decision takes about 130 us.
         self._last_seen: GenerationCache[_Key, Caps] = GenerationCache(VIEWER_CAPS, _remembered_bytes)
@@ -92,12 +94,18 @@ class Decider:
             return plan
         if not snapshot.version:
             return Plan(snapshot)  # a tenant without a catalogue is not worth remembering
+        if self._failed.get(tenant_id) is snapshot:
+            return _plan_before(plan)
         if _quick(snapshot, plan):
-            return self._ready(Plan(snapshot, plan.pieces if plan is not None else None))
+            try:
+                return self._ready(Plan(snapshot, plan.pieces if plan is not None else None))
+            except Exception as error:  # noqa: BLE001 - counted and logged; decisions go on with the plan before it
+                self._on_failed(snapshot, error)
+                return _plan_before(plan)
         making = self._making.get(tenant_id)
         if making is None:
             making = self._making[tenant_id] = asyncio.create_task(self._made(snapshot, plan), name="plan")
-            making.add_done_callback(partial(self._on_made, tenant_id))
+            making.add_done_callback(partial(self._on_made, snapshot))
         return plan if plan is not None else await asyncio.shield(making)
 
     async def stop(self) -> None:
@@ -107,16 +115,21 @@ class Decider:
     async def _made(self, snapshot: Snapshot, before: Plan | None) -> Plan:
         return self._ready(await asyncio.to_thread(Plan, snapshot, before.pieces if before is not None else None))
 
-    def _on_made(self, tenant_id: int, making: asyncio.Task[Plan]) -> None:
-        self._making.pop(tenant_id, None)
+    def _on_made(self, snapshot: Snapshot, making: asyncio.Task[Plan]) -> None:
+        self._making.pop(snapshot.tenant_id, None)
         if not making.cancelled() and (error := making.exception()) is not None:
-            metrics.PLANS_FAILED.inc()
-            # Decisions go on with the plan before it, if there is one.
-            _log.error("banners.plan_failed", tenant_id=tenant_id, error=f"{type(error).__name__}: {error}")
+            self._on_failed(snapshot, error)
+
+    def _on_failed(self, snapshot: Snapshot, error: BaseException) -> None:
+        self._failed[snapshot.tenant_id] = snapshot
+        metrics.PLANS_FAILED.inc()
+        error_text = f"{type(error).__name__}: {error}"
+        _log.error("banners.plan_failed", tenant_id=snapshot.tenant_id, error=error_text)
 
     def _ready(self, plan: Plan) -> Plan:
         tenant_id = plan.snapshot.tenant_id
         self._plans[tenant_id] = plan
+        self._failed.pop(tenant_id, None)
         if self._rates is not None:
             self._rates.want(tenant_id, wanted=plan.ranks_by_ctr)
         return plan
@@ -243,6 +256,13 @@ class Decider:
 def _remembered_bytes(key: _Key, caps: Caps) -> int:
     _, user, device, session = key
     return getsizeof(user) + getsizeof(device) + getsizeof(session) + caps.size
+
+
+def _plan_before(plan: Plan | None) -> Plan:
+    """The last plan that could be made. Raises Broken if there was none."""
+    if plan is None:
+        raise Broken("No plan could be made of this tenant's banners; the log says why (banners.plan_failed).")
+    return plan
 
 
 def _quick(snapshot: Snapshot, before: Plan | None) -> bool:
