@@ -200,8 +200,10 @@ where tenant_id = $1 and address = any ($2::text[]) order by channel, address li
 -- no-tenant: reports grow old in the same way for everybody
 -- A portion of all imports, and which of them are old and still have a report.
 select i.tenant_id, i.import_id,
-       i.created_at < $1 and exists (
-           select from contacts.import_findings f where f.tenant_id = i.tenant_id and f.import_id = i.import_id) as due
+       i.created_at < $1 and (
+           select f.row_no from contacts.import_findings f
+           where f.tenant_id = i.tenant_id and f.import_id = i.import_id
+           order by f.row_no limit 1) is not null as due
 from contacts.imports i
 where (i.tenant_id, i.import_id) > ($2::int, $3::uuid)
 order by i.tenant_id, i.import_id limit $4
@@ -209,4 +211,4 @@ order by i.tenant_id, i.import_id limit $4
 -- name: sweep_findings
 delete from contacts.import_findings
 where tenant_id = $1 and ctid = any (array(
-    select ctid from contacts.import_findings where tenant_id = $1 and import_id = $2 limit $3))
+    select ctid from contacts.import_findings where tenant_id = $1 and import_id = $2 order by row_no limit $3))

@@ -32,16 +32,18 @@ select id from events.ch_batches where done_at is null
 -- name: forget_batches
 -- One that nobody audits goes after a day: the journal has let go of its events long before.
 -- no-tenant: a batch holds the events of every tenant of its lane
--- Some at a time: this is called again and again.
-delete from events.ch_batches
-where id = any (array(
-    select id from events.ch_batches
+-- Of those that were done first: batches are done, audited and projected in about the order of the lane.
+with portion as (
+    select id, to_cursor, audited_at is not null or done_at < now() - interval '1 day' as settled
+    from events.ch_batches
     where lane = $1 and done_at < now() - $3::interval and lost_at is null
-      and (audited_at is not null or done_at < now() - interval '1 day')
-      and (split_part(to_cursor, '-', 1)::bigint, split_part(to_cursor, '-', 2)::bigint)
-       <= (split_part($2, '-', 1)::bigint, split_part($2, '-', 2)::bigint)
-    order by done_at
-    limit $4))
+    order by done_at limit $4
+)
+delete from events.ch_batches
+where lane = $1 and id = any (array(
+    select id from portion
+    where settled and (split_part(to_cursor, '-', 1)::bigint, split_part(to_cursor, '-', 2)::bigint)
+                   <= (split_part($2, '-', 1)::bigint, split_part($2, '-', 2)::bigint)))
 
 -- name: add_drops
 -- A tenant that does not exist has nobody to read them.
