@@ -67,7 +67,7 @@ _TABLES: dict[str, dict[str, str]] = {
     },
     "events.parked": {
         "id": _ID, "kind": "'view'", "event_id": "n::text", "lane": "'v1'", "body": _BODY, "parked_at": _OLD,
-        "reason": "case n % 10 when 0 then 'REJECTED' else 'TOO_OLD' end",
+        "reason": "case when n % 500 = 0 then 'REJECTED' else 'TOO_OLD' end",
         "replayed_at": "case n % 3 when 0 then now() - interval '200 days' end",
     },
     "jobs.dead_letters": {
@@ -136,8 +136,8 @@ async def fill(owner: asyncpg.Connection, tenant_id: int) -> None:
     """Inside the caller's transaction. Foreign keys are not looked at: a row stands for itself here."""
     await owner.execute("set local session_replication_role = replica")
     for table, columns in [*_TABLES.items(), *_NO_TENANT.items()]:
-        own = {} if table in _NO_TENANT else {"tenant_id": str(tenant_id)}
-        every = own | columns
+        tenant = f"case when n % 50 = 0 then {tenant_id} end" if table == "events.parked" else str(tenant_id)
+        every = columns if table in _NO_TENANT else {"tenant_id": tenant, **columns}
         await owner.execute(
             f"insert into {table} ({', '.join(every)}) select {', '.join(every.values())}"
             f" from generate_series(1, {ROWS}) n"

@@ -27,7 +27,7 @@ _NAMED = re.compile(r"(erase|forget|prune|purge|sweep)_")
 _ALSO = {
     "banners": ("places_of_impressions", "places_of_clicks", "export_impressions_at", "export_clicks_at",
                 "export_impressions", "export_clicks"),
-    "contacts": ("old_reports", "import_ids"),
+    "contacts": ("old_reports", "import_ids", "drop_staged"),
     "events": ("drop_parked", "healable", "healable_tenants", "list_parked", "all_bodies"),
     "messaging": ("campaign_ids",),
 }  # fmt: skip
@@ -73,6 +73,7 @@ def cases(tenant: int, now: datetime) -> dict[str, tuple[Any, ...]]:
         "contacts.erase_staged": (tenant, PERSON, [PHONE], [], NIL, 0, 0, LIMIT),
         "contacts.erase_findings": (tenant, [PHONE], NIL, 0, 0, LIMIT),
         "contacts.erase_suppression_notes": (tenant, [PHONE, f"{PHONE}5000"], ["sms", "whatsapp", "email"]),
+        "contacts.drop_staged": (tenant, md5_id(3), -1, -1, LIMIT),
         "contacts.old_reports": (old, tenant, NIL, LIMIT),
         "contacts.import_ids": (tenant, NIL, LIMIT),
         "contacts.sweep_findings": (tenant, md5_id(3), LIMIT),
