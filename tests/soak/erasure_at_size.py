@@ -48,7 +48,9 @@ select $1, md5((n / 100000)::text)::uuid, 0, n % 100000, gen_random_uuid(),
        case when n % 10000 = 0 then $2 else 'u' || n || '@example.com' end, '{}', '{}'
 from generate_series(1, $3::int) n
 """
-SIZE = "select sum(pg_total_relation_size(inhrelid))::bigint from pg_inherits where inhparent = 'events.event_keys'::regclass"
+SIZE = """
+select sum(pg_total_relation_size(inhrelid))::bigint from pg_inherits where inhparent = 'events.event_keys'::regclass
+"""
 
 
 class _Longest:
