@@ -61,7 +61,7 @@ async def test_no_statement_reads_a_whole_partition(engines: Engines, database: 
         )
         await owner.execute("analyze events.event_keys, banners.banner_impressions")
         plans = [
-            await _plan(owner, EVENTS.forget_keys, *ends, now - timedelta(days=36), 4, 0, now),
+            await _plan(owner, EVENTS.forget_keys, *ends, now - timedelta(days=36)),
             await _plan(owner, BANNERS.erase_impressions, tenant, ["ann"], month, after, *ends),
             await _plan(owner, BANNERS.export_impressions, tenant, ["ann"], month, after, *ends, 10),
         ]

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from handbill.infra import sqlfiles
-from handbill.infra.postgres import Database
+from handbill.infra.postgres import Database, work
 from handbill.infra.sqlfiles import Sql
 
 S = sqlfiles.load("handbill.banners")
@@ -50,13 +50,13 @@ _TABLES = tuple(
 
 
 class _Part(msgspec.Struct, frozen=True):
-    """What one statement reads of a month: these places, or else the pages from `first` on."""
+    """What one statement reads of a month: the pages from `first` to before `after`, or so many of `places`."""
 
     start: datetime
     end: datetime
     places: list[Any] | None
-    first: Any
-    after: Any
+    first: int
+    after: int
 
 
 class Erasure:
@@ -72,13 +72,24 @@ class Erasure:
         cleared: Counter[str] = Counter({table.name: 0 for table in _TABLES})
         for table in _TABLES:
             async for part in self._parts(table, tenant_id):
-                about = (tenant_id, subjects, part.start, part.end)
-                async with self._database.worker() as tx:
-                    if part.places is not None:
-                        cleared[table.name] += await tx.execute(table.erase_at, *about, part.places)
-                    else:
-                        cleared[table.name] += await tx.execute(table.erase, *about, part.first, part.after)
+                cleared[table.name] += await self._erase(table, tenant_id, subjects, part)
         return dict(cleared)
+
+    async def _erase(self, table: _Table, tenant_id: int, subjects: list[str], part: _Part) -> int:
+        """A statement that is cut at its time limit is repeated with half as much, from where it stopped."""
+        about = (tenant_id, subjects, part.start, part.end)
+        places = part.places
+
+        async def portion(place: tuple[int], limit: int) -> tuple[int, tuple[int] | None]:
+            end = min(place[0] + limit, part.after)
+            async with self._database.worker() as tx:
+                if places is not None:
+                    rows = await tx.execute(table.erase_at, *about, places[place[0] : end])
+                else:
+                    rows = await tx.execute(table.erase, *about, (place[0], 0), (end, 0))
+            return rows, (end,) if end < part.after else None
+
+        return await work(portion, (part.first,), part.after - part.first)
 
     async def export(self, tenant_id: int, subject: str, most: int) -> Mapping[str, list[dict[str, Any]]]:
         """At most so many rows of each table, of the oldest months."""
@@ -92,7 +103,7 @@ class Erasure:
                 if part.places is not None:
                     rows = await tx.fetch(table.export_at, *about, part.places)
                 else:
-                    rows = await tx.fetch(table.export, *about, part.first, part.after, most - len(result))
+                    rows = await tx.fetch(table.export, *about, (part.first, 0), (part.after, 0), most - len(result))
             result += [dict(row) for row in rows]
             if len(result) >= most:
                 break
@@ -108,11 +119,11 @@ class Erasure:
                 places = [row["ctid"] for row in await tx.fetch(table.places, tenant_id, start, end, self._few)]
             if len(places) < self._few:
                 if places:
-                    yield _Part(start, end, places, None, None)
+                    yield _Part(start, end, places, 0, len(places))
                 continue
             first = 0
             while first < await self._size(table, month):  # rows may have been added since the last look
-                yield _Part(start, end, None, (first, 0), (first + self._pages, 0))
+                yield _Part(start, end, None, first, first + self._pages)
                 first += self._pages
 
     async def _size(self, table: _Table, month: date) -> int:

@@ -243,8 +243,7 @@ class Book:
 
     async def sweep(self) -> int:
         """Forget suppressions that have ended."""
-        async with self._database.worker() as tx:
-            return await store.sweep_suppressions(tx, self._clock.now())
+        return await store.sweep_suppressions(self._database, self._clock.now())
 
     # --- audience
 

@@ -11,7 +11,7 @@ from handbill.contacts import emails, phones, store
 from handbill.infra.postgres import Database
 
 PATIENCE_S = 300.0
-"""Rejected rows have no index that leads to a person: their texts are searched."""
+"""For an export: rejected rows have no index that leads to a person, their texts are searched."""
 
 
 class Erasure:
@@ -22,9 +22,7 @@ class Erasure:
         """Contacts known by this id or address go, with what was logged of them. Safe to repeat."""
         if "\x00" in subject:
             return {}
-        async with self._database.worker() as tx:
-            await tx.patient(PATIENCE_S)
-            return await store.erase(tx, tenant_id, subject, *_addresses(subject))
+        return await store.erase(self._database, tenant_id, subject, *_addresses(subject))
 
     async def export(self, tenant_id: int, subject: str, most: int) -> Mapping[str, list[dict[str, Any]]]:
         """The same contacts, their words about consent, what stands against writing to them, and rejected rows."""

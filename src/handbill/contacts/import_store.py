@@ -13,7 +13,7 @@ from handbill.contacts.model import Cause, Counts, Import, Kept, Plan
 from handbill.contacts.reasons import REASONS
 from handbill.contacts.split import Range
 from handbill.infra import sqlfiles
-from handbill.infra.postgres import Tx
+from handbill.infra.postgres import Tx, walk_within
 
 S = sqlfiles.load("handbill.contacts")
 _encode = msgspec.json.encode
@@ -179,7 +179,8 @@ async def merge_slice(
 
 
 async def drop_staged(tx: Tx, tenant_id: int, import_id: UUID) -> int:
-    return await tx.execute(S.drop_staged, tenant_id, import_id)
+    """However many rows were staged, each statement removes a bounded number of them."""
+    return await walk_within(tx, S.drop_staged, (tenant_id, import_id), (-1, -1), 10_000)
 
 
 async def causes(tx: Tx, tenant_id: int, import_id: UUID) -> list[Cause]:

@@ -120,9 +120,8 @@ class ContactsService:
         now = self._clock.now()
         await self.book.sweep()
         before = now - timedelta(days=self._policy.keep_days)
+        await sweep_findings(self._database, now - timedelta(days=self._policy.report_days))
         async with self._database.worker() as tx:
-            await tx.patient(300)
-            await sweep_findings(tx, now - timedelta(days=self._policy.report_days))
             old = await store.old_files(tx, before)
         for tenant_id, import_id, files in old:
             await asyncio.to_thread(self.uploads.remove, *files)

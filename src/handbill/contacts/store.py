@@ -10,6 +10,7 @@ from uuid import UUID
 import msgspec
 
 from handbill.contacts.model import (
+    CHANNELS,
     Audience,
     Channel,
     Consent,
@@ -19,10 +20,13 @@ from handbill.contacts.model import (
     Suppression,
 )
 from handbill.infra import sqlfiles
-from handbill.infra.postgres import Tx
+from handbill.infra.postgres import Database, Tx, repeat, walk
 
 S = sqlfiles.load("handbill.contacts")
 _encode = msgspec.json.encode
+ROWS = 1_000
+"""Rows that one statement of a sweep or an erasure looks at."""
+_NO_ID = UUID(int=0)
 
 
 # --- contacts
@@ -181,12 +185,22 @@ async def standing_suppressions(
     return {row["address"]: row["reason"] for row in rows}
 
 
-async def sweep_findings(tx: Tx, before: datetime) -> int:
-    return await tx.execute(S.sweep_findings, before)
+async def sweep_findings(database: Database, before: datetime) -> int:
+    """Remove the reports of imports from before that time, a bounded number of rows at a time."""
+    removed, place = 0, (0, _NO_ID)
+    while True:
+        async with database.worker() as tx:
+            imports = await tx.fetch(S.old_reports, before, *place, ROWS)
+        for tenant_id, import_id, due in imports:
+            if due:
+                removed += await repeat(database, S.sweep_findings, tenant_id, import_id, limit=ROWS)
+            place = (tenant_id, import_id)
+        if len(imports) < ROWS:
+            return removed
 
 
-async def sweep_suppressions(tx: Tx, now: datetime) -> int:
-    return await tx.execute(S.sweep_suppressions, now)
+async def sweep_suppressions(database: Database, now: datetime) -> int:
+    return await walk(database, S.sweep_suppressions, (now,), (0, "", ""))
 
 
 class _Subject(msgspec.Struct, frozen=True):
@@ -207,16 +221,40 @@ async def _subject(tx: Tx, tenant_id: int, subject: str, phone: str | None, emai
     return _Subject([row["contact_id"] for row in rows], phones, emails, words)
 
 
-async def erase(tx: Tx, tenant_id: int, subject: str, phone: str | None, email: str | None) -> dict[str, int]:
-    one = await _subject(tx, tenant_id, subject, phone, email)
-    return {
-        "contacts.contacts": await tx.execute(S.erase_contacts, tenant_id, one.ids),
-        "contacts.consent_log": await tx.execute(S.forget_consents, tenant_id, one.ids),
-        "contacts.import_changes": await tx.execute(S.erase_changes, tenant_id, one.ids),
-        "contacts.import_rows": await tx.execute(S.erase_staged, tenant_id, subject, one.phones, one.emails),
-        "contacts.import_findings": await tx.execute(S.erase_findings, tenant_id, one.words),
-        "contacts.suppressions": await tx.execute(S.erase_suppression_notes, tenant_id, [*one.phones, *one.emails]),
+async def erase(
+    database: Database, tenant_id: int, subject: str, phone: str | None, email: str | None
+) -> dict[str, int]:  # fmt: skip
+    """Rows that are searched go first, in portions; the contact goes last: an erasure that was cut short must find it
+    when it is asked for again."""
+    async with database.worker() as tx:
+        one = await _subject(tx, tenant_id, subject, phone, email)
+    staged = (tenant_id, subject, one.phones, one.emails)
+    cleared = {
+        "contacts.import_rows": await walk(database, S.erase_staged, staged, (_NO_ID, 0, 0)),
+        "contacts.import_findings": await walk(database, S.erase_findings, (tenant_id, one.words), (_NO_ID, 0, 0)),
     }
+    async with database.worker() as tx:
+        one = await _subject(tx, tenant_id, subject, phone, email)
+        addresses = [*one.phones, *one.emails]
+        return cleared | {
+            "contacts.contacts": await tx.execute(S.erase_contacts, tenant_id, one.ids),
+            "contacts.consent_log": await tx.execute(S.forget_consents, tenant_id, one.ids),
+            "contacts.import_changes": await _erase_changes(tx, tenant_id, one.ids),
+            "contacts.suppressions": await tx.execute(
+                S.erase_suppression_notes, tenant_id, addresses, list(CHANNELS)
+            ),
+        }  # fmt: skip
+
+
+async def _erase_changes(tx: Tx, tenant_id: int, ids: list[UUID]) -> int:
+    erased, after = 0, _NO_ID
+    while True:
+        imports = [row["import_id"] for row in await tx.fetch(S.import_ids, tenant_id, after, ROWS)]
+        if imports:
+            erased += await tx.execute(S.erase_changes, tenant_id, ids, imports)
+            after = imports[-1]
+        if len(imports) < ROWS:
+            return erased
 
 
 async def export(

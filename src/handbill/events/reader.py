@@ -10,9 +10,11 @@ from uuid import UUID
 import msgspec
 
 from handbill.infra import sqlfiles
-from handbill.infra.postgres import Tx
+from handbill.infra.postgres import Database, Tx, walk
 
 S = sqlfiles.load("handbill.events")
+PORTION = 1_000
+"""Parked events that one statement of the healing looks at."""
 
 
 class ParkedRow(msgspec.Struct, frozen=True):
@@ -96,7 +98,15 @@ class EventReader:
         return [row["tenant_id"] for row in await tx.fetch(S.healable_tenants, after)]
 
     async def healable(self, tx: Tx, tenant_id: int, after: timedelta, tries: int, limit: int) -> list[UUID]:
-        return [row["id"] for row in await tx.fetch(S.healable, tenant_id, after, tries, limit)]
+        """The first events that may pass by now. Each statement reads a portion, however many wait for a person."""
+        due: list[UUID] = []
+        place = UUID(int=0)
+        while True:
+            rows = await tx.fetch(S.healable, tenant_id, after, tries, place, PORTION)
+            due += [row["id"] for row in rows if row["due"]]
+            if len(rows) < PORTION or len(due) >= limit:
+                return due[:limit]
+            place = rows[-1]["id"]
 
     async def drop_parked(self, tx: Tx, tenant_id: int, reason: str | None, ids: Sequence[UUID], limit: int) -> int:
         return await tx.execute(S.drop_parked, tenant_id, reason, list(ids) or None, limit)
@@ -112,8 +122,9 @@ class EventReader:
         """Those of them that still wait; nobody sends or erases them until the transaction ends."""
         return [(row["id"], row["body"]) for row in await tx.fetch(S.hold_parked, list(ids))]
 
-    async def forget_replayed(self, tx: Tx, before: datetime, most: int) -> int:
-        return await tx.execute(S.forget_replayed, before, most)
+    async def forget_replayed(self, database: Database, before: datetime, limit: int) -> int:
+        """Delete what was sent again before that time; each transaction reads at most so many parked events."""
+        return await walk(database, S.forget_replayed, (before,), (UUID(int=0),), limit)
 
     async def mark_replayed(self, tx: Tx, ids: Sequence[UUID]) -> None:
         await tx.execute(S.mark_replayed, list(ids))

@@ -15,7 +15,7 @@ from handbill.events.model import HORIZON_DAYS, KINDS, Event, key
 from handbill.events.reader import Drop, EventReader, ParkedRow
 from handbill.events.shipping_store import LostBatch, ShippingStore
 from handbill.events.store import EventStore
-from handbill.infra.postgres import Database
+from handbill.infra.postgres import Database, work
 from handbill.infra.state import StateTable
 from handbill.kit.clock import Clock, SystemClock
 from handbill.tenants.service import Audit
@@ -103,28 +103,26 @@ class EventsService:
     async def forget_keys(self, now: datetime, *, pages: int = KEY_PAGES) -> int:
         """Forget keys older than the horizon: a copy of such an event is refused as TOO_OLD.
 
-        Each transaction reads and notes one range of pages, whatever the size of the table. A run that is cut short is
-        continued by the next one.
+        Each transaction reads and notes one range of pages, whatever the size of the table. A statement that is cut at
+        its time limit is repeated in halves. A run that is cut short is continued by the next one.
         """
         before = now - timedelta(days=HORIZON_DAYS + 1)
         async with self._database.worker() as tx:
             due = await self._store.key_ranges_due(tx, before, pages)
-        forgotten = 0
-        for first_page in due:
+        waiting = iter(due)
+
+        async def portion(place: tuple[int], step: int) -> tuple[int, tuple[int] | None]:
             async with self._database.worker() as tx:
-                forgotten += await self._store.forget_keys(tx, first_page, pages, before, now)
-        return forgotten
+                gone = await self._store.forget_keys(tx, (place[0], pages), before, now, step)
+            following = next(waiting, None)
+            return gone, None if following is None else (following,)
+
+        first_page = next(waiting, None)
+        return 0 if first_page is None else await work(portion, (first_page,), pages)
 
     async def forget_replayed(self, now: datetime, *, most: int = 5_000) -> int:
         """Parked events that were sent again long ago go: what became of them is told elsewhere."""
-        before = now - timedelta(days=REPLAYED_DAYS)
-        forgotten = 0
-        while True:
-            async with self._database.worker() as tx:
-                some = await self._reader.forget_replayed(tx, before, most)
-            forgotten += some
-            if some < most:
-                return forgotten
+        return await self._reader.forget_replayed(self._database, now - timedelta(days=REPLAYED_DAYS), most)
 
     async def drops(self, tenant_id: int, start: date, end: date) -> list[Drop]:
         """Why events were not counted, by day; half-open."""

@@ -125,16 +125,26 @@ class EventStore:
 
     async def forget_batches(self, tx: Tx, lane: str, projected: str, older: timedelta) -> None:
         """Forget the manifests nobody will ask for: shipped, projected and old."""
-        await tx.execute(S.forget_batches, lane, projected, older)
+        await tx.execute(S.forget_batches, lane, projected, older, 1_000)
 
     async def key_ranges_due(self, tx: Tx, before: datetime, pages: int) -> list[int]:
         """First pages of the ranges of the key table that may hold keys from before that time."""
         return [row["first_page"] for row in await tx.fetch(S.key_ranges_due, pages, before)]
 
-    async def forget_keys(self, tx: Tx, first_page: int, pages: int, before: datetime, now: datetime) -> int:
-        """Delete the old keys of one range of pages, and note the oldest that stays. Returns how many went."""
-        start, end = (first_page, 0), (first_page + pages, 0)
-        return int(await tx.fetchval(S.forget_keys, start, end, before, pages, first_page, now))
+    async def forget_keys(
+        self, tx: Tx, key_range: tuple[int, int], before: datetime, now: datetime, step: int
+    ) -> int:  # fmt: skip
+        """Delete the old keys of one range (first page, pages), so many pages in each statement, and note the oldest
+        that stays. Returns how many went."""
+        first_page, pages = key_range
+        forgotten, oldest = 0, now
+        for page in range(first_page, first_page + pages, step):
+            end = min(page + step, first_page + pages)
+            row = await tx.fetchrow(S.forget_keys, (page, 0), (end, 0), before)
+            assert row is not None  # a select without a table has one row
+            forgotten, oldest = forgotten + row[0], min(oldest, row[1] or now)
+        await tx.execute(S.note_key_range, pages, first_page, oldest)
+        return forgotten
 
     async def add_drops(self, tx: Tx, drops: Counter[DropKey], lane: int) -> None:
         if not drops:

@@ -10,7 +10,7 @@ from uuid import UUID
 import msgspec
 
 from handbill.infra import sqlfiles
-from handbill.infra.postgres import Session, Tx
+from handbill.infra.postgres import Database, Session, Tx, walk
 from handbill.jobs.payloads import fault_of, keep_bytes, loose_json
 from handbill.jobs.records import (
     DeadLetter,
@@ -147,8 +147,9 @@ async def tenant_pending(tx: Tx, tenant_id: int, queues: Sequence[str]) -> list[
     return [(row["queue"], row["depth"], row["age"]) for row in rows]
 
 
-async def prune_handled(tx: Tx, seconds: float) -> int:
-    return await tx.execute(S.prune_handled, seconds)
+async def prune_handled(database: Database, seconds: float, pages: int = 1_000) -> int:
+    """Delete effects that were done longer ago; each transaction reads at most so many pages."""
+    return await walk(database, S.prune_handled, (seconds,), (0,), pages)
 
 
 async def lane_pressure(tx: Tx, queue: str, tenant_id: int | None, most: int) -> tuple[int, float]:

@@ -15,7 +15,7 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET, Meta, UnsetType, structs
 
-from handbill.infra.postgres import Database, Tx
+from handbill.infra.postgres import Database, Tx, repeat
 from handbill.infra.safe_http import RequestFailed, SafeHttpClient
 from handbill.jobs.model import Job, Unrecoverable
 from handbill.kit import pages
@@ -229,8 +229,7 @@ class HookDesk:
 
     async def forget(self, before: datetime) -> int:
         """Retention of the log."""
-        async with self._database.worker() as tx:
-            return await tx.execute(S.forget_deliveries, before)
+        return await repeat(self._database, S.forget_deliveries, before)
 
     # --- one try
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from uuid import UUID
 
 import msgspec
 
-from handbill.infra.postgres import Database, Tx
+from handbill.infra.postgres import Database, Tx, repeat, work
 from handbill.jobs.service import Outbox
 from handbill.kit.clock import Clock
 from handbill.kit.telemetry import logs, metrics
@@ -163,6 +163,15 @@ class Keeper:
     async def forget(self) -> int:
         """Worked-off webhooks and people no tier counts any more."""
         now = self._clock.now()
-        async with self._database.worker() as tx:
-            gone = await tx.execute(S.forget_webhooks, now - timedelta(days=self.policy.webhook_days))
-            return gone + await tx.execute(S.forget_reached, now - timedelta(milliseconds=2 * COUNTED_MS))
+        gone = await repeat(self._database, S.forget_webhooks, now - timedelta(days=self.policy.webhook_days))
+        return gone + await self._forget_reached(now - timedelta(milliseconds=2 * COUNTED_MS))
+
+    async def _forget_reached(self, before: datetime) -> int:
+        async def portion(place: tuple[int, str], limit: int) -> tuple[int, tuple[int, str] | None]:
+            async with self._database.worker() as tx:
+                row = await tx.fetchrow(S.forget_reached, before, *place, limit)
+            if row is None:
+                return 0, None
+            return row[0], place if row[0] >= limit else (row[1], row[2])  # the same portfolio again, or the next
+
+        return await work(portion, (0, ""))

@@ -15,7 +15,7 @@ from uuid import UUID
 import msgspec
 
 from handbill.infra import sqlfiles
-from handbill.infra.postgres import Database, Tx
+from handbill.infra.postgres import Database, Tx, walk_within
 from handbill.kit.clock import from_ms, to_ms
 from handbill.kit.errors import NotFound
 from handbill.kit.telemetry import metrics
@@ -71,8 +71,8 @@ class Folder:
                 "people.properties": await tx.execute(S.erase_books, tenant_id, ids),
                 "people.distinct_ids": await tx.execute(S.erase_ids, tenant_id, ids),
                 "people.squashing": await tx.execute(S.erase_plans, tenant_id, ids),
-                "people.unfolded": await tx.execute(S.erase_marks, tenant_id, ids),
-                "people.followups": await tx.execute(S.erase_followups, tenant_id, ids),
+                "people.unfolded": await walk_within(tx, S.erase_marks, (tenant_id, ids), (False, 0)),
+                "people.followups": await walk_within(tx, S.erase_followups, (tenant_id, ids), (0,)),
             }
             named = sorted(person_id(tenant_id, each) for each in ids)
             cleared["people.persons"] = await tx.execute(S.drop_people, tenant_id, named)

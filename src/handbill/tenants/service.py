@@ -177,8 +177,7 @@ class TenantService:
 
     async def sweep(self) -> dict[str, int]:
         """Removes sessions and idempotency keys that have expired; a chore runs it now and then."""
-        async with self._database.worker() as tx:
-            return await store.sweep(tx, self._clock.now())
+        return await store.sweep(self._database, self._clock.now())
 
     async def _set_status(self, tenant_id: int, status: Status, actor: str) -> Tenant:
         async with self._database.worker() as tx:

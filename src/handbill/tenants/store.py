@@ -10,7 +10,7 @@ from uuid import UUID
 import msgspec
 
 from handbill.infra import sqlfiles
-from handbill.infra.postgres import Tx
+from handbill.infra.postgres import Database, Tx, repeat
 from handbill.tenants.model import (
     AuditEntry,
     Erasure,
@@ -310,10 +310,10 @@ async def release_replay(tx: Tx, tenant_id: int, key: str) -> None:
     await tx.execute(S.release_replay, tenant_id, key)
 
 
-async def sweep(tx: Tx, now: datetime) -> dict[str, int]:
+async def sweep(database: Database, now: datetime) -> dict[str, int]:
     return {
-        "sessions": await tx.execute(S.sweep_sessions, now),
-        "idempotency_keys": await tx.execute(S.sweep_replays, now),
+        "sessions": await repeat(database, S.sweep_sessions, now),
+        "idempotency_keys": await repeat(database, S.sweep_replays, now),
     }
 
 

@@ -112,7 +112,7 @@ delete from caps.cap_archive a
 where a.tenant_id = $1
   and (a.kind in ('user', 'alone') and a.subject = any ($2::text[])
        or a.kind = 'device'
-          and a.subject in (select device_id from caps.users where tenant_id = $1 and user_id = any ($2::text[]))
+          and a.subject = any (array(select device_id from caps.users where tenant_id = $1 and user_id = any ($2::text[])))
           and not exists (
               select from caps.users u
               where u.tenant_id = $1 and u.device_id = a.subject and u.user_id <> all ($2::text[])))

@@ -118,7 +118,17 @@ where tenant_id = $1 and channel = $2 and address = any ($3::text[]) and (until 
 
 -- name: sweep_suppressions
 -- no-tenant: what has expired has expired for everybody
-delete from contacts.suppressions where until <= $1
+-- In portions by the primary key: few suppressions end, and no opt-out pays for an index.
+with portion as (
+    select ctid as place, tenant_id, channel, address, until from contacts.suppressions
+    where (tenant_id, channel, address) > ($2::int, $3::text, $4::text)
+    order by tenant_id, channel, address limit $5
+), gone as (
+    delete from contacts.suppressions
+    where ctid = any (array(select place from portion where until <= $1)) and until <= $1 returning 1
+)
+select (select count(*)::int from gone), tenant_id, channel, address from portion
+order by tenant_id desc, channel desc, address desc limit 1
 
 -- name: erase_find
 select contact_id, phone, email from contacts.contacts
@@ -127,19 +137,47 @@ where tenant_id = $1 and (external_id = $2 or phone = $3 or email = $4) for upda
 -- name: erase_contacts
 delete from contacts.contacts where tenant_id = $1 and contact_id = any ($2::uuid[])
 
+-- name: import_ids
+select import_id from contacts.imports where tenant_id = $1 and import_id > $2 order by import_id limit $3
+
 -- name: erase_changes
-delete from contacts.import_changes where tenant_id = $1 and contact_id = any ($2::uuid[])
+-- Import by import: the primary key leads to the contact only within an import.
+delete from contacts.import_changes
+where tenant_id = $1 and import_id = any ($3::uuid[]) and contact_id = any ($2::uuid[])
 
 -- name: erase_staged
-delete from contacts.import_rows where tenant_id = $1 and (external_id = $2 or phone = any ($3::text[]) or email = any ($4::text[]))
+-- Staged rows have no index that leads to a person; they are written by the million and live for an import. In portions.
+with portion as (
+    select ctid as place, import_id, slice, row_no,
+           external_id = $2 or phone = any ($3::text[]) or email = any ($4::text[]) as matches
+    from contacts.import_rows
+    where tenant_id = $1 and (import_id, slice, row_no) > ($5::uuid, $6::int, $7::int)
+    order by import_id, slice, row_no limit $8
+), gone as (
+    delete from contacts.import_rows
+    where tenant_id = $1 and ctid = any (array(select place from portion where matches)) returning 1
+)
+select (select count(*)::int from gone), import_id, slice, row_no from portion
+order by import_id desc, slice desc, row_no desc limit 1
 
 -- name: erase_findings
--- A rejected row has no contact: its text is searched for the addresses as they were written.
-delete from contacts.import_findings
-where tenant_id = $1 and exists (select from unnest($2::text[]) w where position(w in original) > 0)
+-- A rejected row has no contact: its text is searched for the addresses as they were written. In portions.
+with portion as (
+    select ctid as place, import_id, row_no, finding,
+           exists (select from unnest($2::text[]) w where position(w in original) > 0) as matches
+    from contacts.import_findings
+    where tenant_id = $1 and (import_id, row_no, finding) > ($3::uuid, $4::int, $5::int)
+    order by import_id, row_no, finding limit $6
+), gone as (
+    delete from contacts.import_findings
+    where tenant_id = $1 and ctid = any (array(select place from portion where matches)) returning 1
+)
+select (select count(*)::int from gone), import_id, row_no, finding from portion
+order by import_id desc, row_no desc, finding desc limit 1
 
 -- name: erase_suppression_notes
-update contacts.suppressions set note = null where tenant_id = $1 and address = any ($2::text[]) and note is not null
+update contacts.suppressions set note = null
+where tenant_id = $1 and channel = any ($3::text[]) and address = any ($2::text[]) and note is not null
 
 -- name: export_contacts
 select contact_id, phone, whatsapp, email, external_id, name, locale, attributes, tags, granted, denied, created_at, updated_at
@@ -158,7 +196,19 @@ order by import_id, row_no, finding limit $3
 select channel, address, reason, until, note, created_at from contacts.suppressions
 where tenant_id = $1 and address = any ($2::text[]) order by channel, address limit $3
 
--- name: sweep_findings
+-- name: old_reports
 -- no-tenant: reports grow old in the same way for everybody
-delete from contacts.import_findings f using contacts.imports i
-where i.tenant_id = f.tenant_id and i.import_id = f.import_id and i.created_at < $1
+-- A portion of all imports, and which of them are old and still have a report.
+select i.tenant_id, i.import_id,
+       i.created_at < $1 and (
+           select f.row_no from contacts.import_findings f
+           where f.tenant_id = i.tenant_id and f.import_id = i.import_id
+           order by f.row_no limit 1) is not null as due
+from contacts.imports i
+where (i.tenant_id, i.import_id) > ($2::int, $3::uuid)
+order by i.tenant_id, i.import_id limit $4
+
+-- name: sweep_findings
+delete from contacts.import_findings
+where tenant_id = $1 and ctid = any (array(
+    select ctid from contacts.import_findings where tenant_id = $1 and import_id = $2 order by row_no limit $3))

@@ -89,7 +89,13 @@ where tenant_id = $1 and status = 'parsed' and not paused order by started_at, i
 select set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true), set_config('work_mem', '32MB', true)
 
 -- name: drop_staged
-delete from contacts.import_rows where tenant_id = $1 and import_id = $2
+with portion as (
+    select ctid as place, slice, row_no from contacts.import_rows
+    where tenant_id = $1 and import_id = $2 and (slice, row_no) > ($3::int, $4::int) order by slice, row_no limit $5
+), gone as (
+    delete from contacts.import_rows where tenant_id = $1 and ctid = any (array(select place from portion)) returning 1
+)
+select (select count(*)::int from gone), slice, row_no from portion order by slice desc, row_no desc limit 1
 
 -- name: causes
 select severity, code, field, count(distinct row_no)::int as rows, min(value) as example

@@ -32,11 +32,18 @@ select id from events.ch_batches where done_at is null
 -- name: forget_batches
 -- One that nobody audits goes after a day: the journal has let go of its events long before.
 -- no-tenant: a batch holds the events of every tenant of its lane
+-- Of those that were done first: batches are done, audited and projected in about the order of the lane.
+with portion as (
+    select id, to_cursor, audited_at is not null or done_at < now() - interval '1 day' as settled
+    from events.ch_batches
+    where lane = $1 and done_at < now() - $3::interval and lost_at is null
+    order by done_at limit $4
+)
 delete from events.ch_batches
-where lane = $1 and done_at < now() - $3::interval and lost_at is null
-  and (audited_at is not null or done_at < now() - interval '1 day')
-  and (split_part(to_cursor, '-', 1)::bigint, split_part(to_cursor, '-', 2)::bigint)
-   <= (split_part($2, '-', 1)::bigint, split_part($2, '-', 2)::bigint)
+where lane = $1 and id = any (array(
+    select id from portion
+    where settled and (split_part(to_cursor, '-', 1)::bigint, split_part(to_cursor, '-', 2)::bigint)
+                   <= (split_part($2, '-', 1)::bigint, split_part($2, '-', 2)::bigint)))
 
 -- name: add_drops
 -- A tenant that does not exist has nobody to read them.
@@ -73,10 +80,12 @@ order by due.first_page
 -- However large the table is, this reads the pages between two places only. Keys that are stored meanwhile are new.
 with gone as (
     delete from events.event_keys where ctid >= $1::tid and ctid < $2::tid and stored_time < $3 returning 1
-), noted as (
-    insert into events.key_ranges (pages, first_page, oldest_time)
-    select $4::int, $5::bigint, coalesce(min(k.stored_time), $6::timestamptz)
-    from events.event_keys k where k.ctid >= $1::tid and k.ctid < $2::tid and k.stored_time >= $3
-    on conflict (pages, first_page) do update set oldest_time = excluded.oldest_time
 )
-select count(*)::int from gone
+select (select count(*)::int from gone),
+       (select min(k.stored_time) from events.event_keys k
+        where k.ctid >= $1::tid and k.ctid < $2::tid and k.stored_time >= $3)
+
+-- name: note_key_range
+-- no-tenant: the horizon is the same for everybody
+insert into events.key_ranges (pages, first_page, oldest_time) values ($1, $2, $3)
+on conflict (pages, first_page) do update set oldest_time = excluded.oldest_time

@@ -40,26 +40,31 @@ where p.parked_at > $4 and p.replayed_at is null
 
 -- name: healable_tenants
 -- no-tenant: the clock heals everybody's, one tenant beside the other
-select distinct tenant_id from events.parked
-where reason = 'REJECTED' and replayed_at is null and parked_at < now() - $1::interval and tenant_id is not null
-order by tenant_id
+select t.tenant_id from tenants.tenants t
+where exists (
+    select from events.parked p
+    where p.tenant_id = t.tenant_id and p.reason = 'REJECTED' and p.replayed_at is null
+      and p.parked_at < now() - $1::interval)
+order by t.tenant_id
 
 -- name: healable
--- An event that came back this often waits for a person.
-select p.id from events.parked p
-where p.tenant_id = $1 and p.reason = 'REJECTED' and p.replayed_at is null and p.parked_at < now() - $2::interval
-  and (select count(*) from events.parked q
-       where q.tenant_id = p.tenant_id and q.event_id = p.event_id and q.kind = p.kind) <= $3
+-- A portion of what waits behind a place. An event that came back more often than $3 is not due: it waits for a person.
+select p.id, p.parked_at < now() - $2::interval
+    and (select count(*) from (
+             select from events.parked q
+             where q.tenant_id = p.tenant_id and q.event_id = p.event_id and q.kind = p.kind limit $3 + 1) tries) <= $3 as due
+from events.parked p
+where p.tenant_id = $1 and p.reason = 'REJECTED' and p.replayed_at is null and p.id > $4
 order by p.id
-limit $4
+limit $5
 
 -- name: drop_parked
 delete from events.parked
-where tenant_id = $1 and id in (
+where tenant_id = $1 and id = any (array(
     select id from events.parked
     where tenant_id = $1 and replayed_at is null and ($2::text is null or reason = $2)
       and ($3::uuid[] is null or id = any ($3))
-    limit $4)
+    limit $4))
 
 -- name: all_bodies
 -- Whatever became of them: a replayed event's bytes stay here, too.
@@ -82,7 +87,13 @@ select id, body from events.parked where id = any ($1::uuid[]) and replayed_at i
 
 -- name: forget_replayed
 -- no-tenant: what was sent again long ago goes for everybody
-delete from events.parked where id in (select id from events.parked where replayed_at < $1 limit $2)
+-- In portions by the primary key: once a night, and no index for it.
+with portion as (
+    select id, replayed_at from events.parked where id > $2::uuid order by id limit $3
+), gone as (
+    delete from events.parked where id = any (array(select id from portion where replayed_at < $1)) returning 1
+)
+select (select count(*)::int from gone), id from portion order by id desc limit 1
 
 -- name: parked_events
 select id, kind, reason, detail, parked_at, replayed_at from events.parked

@@ -15,6 +15,7 @@ from handbill.infra.postgres.errors import (
     UniqueViolation,
 )
 from handbill.infra.postgres.hot import HotLookups, HotTimeouts
+from handbill.infra.postgres.portions import repeat, walk, walk_within, work
 from handbill.infra.postgres.prepare import prepare_all
 from handbill.infra.postgres.tx import Session, Tx
 from handbill.infra.postgres.urls import PostgresUrls, derive
@@ -37,4 +38,8 @@ __all__ = [
     "UniqueViolation",
     "derive",
     "prepare_all",
+    "repeat",
+    "walk",
+    "walk_within",
+    "work",
 ]

@@ -57,8 +57,7 @@ class Sweeper:
 
     async def prune(self) -> int:
         """Forget effects that were done longer ago than anything could still repeat them."""
-        async with self._database.worker() as tx:
-            return await store.prune_handled(tx, self._handled_s)
+        return await store.prune_handled(self._database, self._handled_s)
 
     async def _look_into(self, page: Sequence[Stale]) -> int:
         done: list[Stale] = []

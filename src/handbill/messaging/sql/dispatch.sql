@@ -288,4 +288,17 @@ returning hits;
 
 -- name: forget_reached
 -- no-tenant: retention
-delete from messaging.reached where last_at < $1;
+-- The next portfolio behind a place, and at most so many of its old rows: the index is by portfolio and time.
+with next as (
+    select tenant_id, portfolio from messaging.reached
+    where (tenant_id, portfolio) > ($2::int, $3::text) order by tenant_id, portfolio limit 1
+), gone as (
+    delete from messaging.reached
+    where last_at < $1 and ctid = any (array(
+        select r.ctid from next n cross join lateral (
+            select ctid from messaging.reached
+            where tenant_id = n.tenant_id and portfolio = n.portfolio and last_at < $1 order by last_at limit $4
+        ) r))
+    returning 1
+)
+select (select count(*)::int from gone), tenant_id, portfolio from next;

@@ -70,4 +70,6 @@ order by delivery_id desc limit $4;
 
 -- name: forget_deliveries
 -- no-tenant: retention
-delete from messaging.hook_deliveries where state <> 'waiting' and created_at < $1;
+delete from messaging.hook_deliveries
+where state <> 'waiting' and ctid = any (array(
+    select ctid from messaging.hook_deliveries where state <> 'waiting' and created_at < $1 order by created_at limit $2));

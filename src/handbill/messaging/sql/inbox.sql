@@ -50,7 +50,9 @@ order by received_at, digest limit $5;
 
 -- name: forget_webhooks
 -- no-tenant: retention
-delete from messaging.webhook_inbox where state = 'done' and received_at < $1;
+delete from messaging.webhook_inbox
+where state = 'done' and ctid = any (array(
+    select ctid from messaging.webhook_inbox where state = 'done' and received_at < $1 order by received_at limit $2));
 
 -- Statuses join what is known: the first time of each, the greatest decides. One row per message: they were folded before.
 -- A status of a send that was given up for another (old_wamids) counts only as proof that it arrived after all.
@@ -132,7 +134,7 @@ where tenant_id = $1 and ($2::timestamptz is null or (at, alert_key) < ($2, $3))
 
 -- Erasure: the address and what was said go; the countable row stays, under a name nobody can read back.
 -- name: erase_messages
--- Campaign by campaign: the index that keeps an address once in a campaign is the one that leads to it. The provider's
+-- By portions of campaigns: the index that keeps an address once in a campaign is the one that leads to it. The provider's
 -- name for a message has the person's number in it, for whoever decodes it; a word stays, so that no late status brings it back.
 update messaging.messages m
 set address = 'erased:' || m.message_id, contact_id = null, fields = '{}', zone = null, error_details = null,
@@ -141,8 +143,11 @@ set address = 'erased:' || m.message_id, contact_id = null, fields = '{}', zone 
     reason = case when m.state in ('pending', 'claimed') then 'erased' else m.reason end,
     claim = case when m.state in ('pending', 'claimed') then null else m.claim end
 from messaging.campaigns c
-where c.tenant_id = $1 and m.tenant_id = $1 and m.campaign_id = c.campaign_id and m.channel = c.channel
-    and m.address = any ($2::text[]);
+where c.tenant_id = $1 and c.campaign_id = any ($3::uuid[])
+    and m.tenant_id = $1 and m.campaign_id = c.campaign_id and m.channel = c.channel and m.address = any ($2::text[]);
+
+-- name: campaign_ids
+select campaign_id from messaging.campaigns where tenant_id = $1 and campaign_id > $2 order by campaign_id limit $3;
 
 -- name: addresses_of
 select a from messaging.addresses_of($1, $2) a where a is not null and $1::int is not null;  -- of this tenant_id
@@ -152,27 +157,73 @@ update messaging.inbound set wamid = 'erased:' || gen_random_uuid(), address = '
     media_id = null, reply_to = null
 where tenant_id = $1 and address = any ($2::text[]);
 
+-- The primary keys of the next three have a column before the address that takes few values: they are read off the index.
 -- name: erase_reached
-delete from messaging.reached where tenant_id = $1 and address = any ($2::text[]);
+with recursive portfolios as (
+    (select portfolio from messaging.reached where tenant_id = $1 order by portfolio limit 1)
+    union all
+    select (select r.portfolio from messaging.reached r where r.tenant_id = $1 and r.portfolio > p.portfolio
+            order by r.portfolio limit 1)
+    from portfolios p where p.portfolio is not null
+)
+delete from messaging.reached
+where tenant_id = $1 and portfolio = any (array(select portfolio from portfolios)) and address = any ($2::text[]);
 
 -- name: erase_undeliverable
-delete from messaging.undeliverable where tenant_id = $1 and address = any ($2::text[]);
+with recursive channels as (
+    (select channel from messaging.undeliverable where tenant_id = $1 order by channel limit 1)
+    union all
+    select (select u.channel from messaging.undeliverable u where u.tenant_id = $1 and u.channel > c.channel
+            order by u.channel limit 1)
+    from channels c where c.channel is not null
+)
+delete from messaging.undeliverable
+where tenant_id = $1 and channel = any (array(select channel from channels)) and address = any ($2::text[]);
 
 -- name: erase_preferences
-delete from messaging.preferences where tenant_id = $1 and address = any ($2::text[]);
+with recursive channels as (
+    (select channel from messaging.preferences where tenant_id = $1 order by channel limit 1)
+    union all
+    select (select p.channel from messaging.preferences p where p.tenant_id = $1 and p.channel > c.channel
+            order by p.channel limit 1)
+    from channels c where c.channel is not null
+)
+delete from messaging.preferences
+where tenant_id = $1 and channel = any (array(select channel from channels)) and address = any ($2::text[]);
 
+-- Bodies as they came have no index that leads to a person: they are searched, a portion at a time.
 -- name: erase_webhooks
-delete from messaging.webhook_inbox
-where tenant_id = $1 and state <> 'new' and exists (select from unnest($2::text[]) a where position(convert_to(ltrim(a, '+'), 'UTF8') in body) > 0);
+with portion as (
+    select digest, exists (
+        select from unnest($2::text[]) a where position(convert_to(ltrim(a, '+'), 'UTF8') in body) > 0) as matches
+    from messaging.webhook_inbox where tenant_id = $1 and digest > $3::bytea order by digest limit $4
+), gone as (
+    delete from messaging.webhook_inbox
+    where tenant_id = $1 and state <> 'new' and digest = any (array(select digest from portion where matches)) returning 1
+)
+select (select count(*)::int from gone), digest from portion order by digest desc limit 1;
 
 -- name: erase_alerts
-delete from messaging.alerts
-where tenant_id = $1 and exists (select from unnest($2::text[]) a where position(convert_to(ltrim(a, '+'), 'UTF8') in body) > 0);
+with portion as (
+    select alert_key, exists (
+        select from unnest($2::text[]) a where position(convert_to(ltrim(a, '+'), 'UTF8') in body) > 0) as matches
+    from messaging.alerts where tenant_id = $1 and alert_key > $3::text order by alert_key limit $4
+), gone as (
+    delete from messaging.alerts
+    where tenant_id = $1 and alert_key = any (array(select alert_key from portion where matches)) returning 1
+)
+select (select count(*)::int from gone), alert_key from portion order by alert_key desc limit 1;
 
 -- name: erase_deliveries
-update messaging.hook_deliveries set body = '{}', state = case when state = 'waiting' then 'failed' else state end,
-    error = case when state = 'waiting' then 'erased' else error end
-where tenant_id = $1 and exists (select from unnest($2::text[]) a where position(a in body::text) > 0);
+with portion as (
+    select delivery_id, exists (select from unnest($2::text[]) a where position(a in body::text) > 0) as matches
+    from messaging.hook_deliveries where tenant_id = $1 and delivery_id > $3::uuid order by delivery_id limit $4
+), cleared as (
+    update messaging.hook_deliveries set body = '{}', state = case when state = 'waiting' then 'failed' else state end,
+        error = case when state = 'waiting' then 'erased' else error end
+    where tenant_id = $1 and delivery_id = any (array(select delivery_id from portion where matches)) returning 1
+)
+select (select count(*)::int from cleared), delivery_id from portion order by delivery_id desc limit 1;
 
 -- name: export_messages
 select m.message_id, m.campaign_id, c.name as campaign, m.channel, m.address, m.contact_id, m.fields::text as fields, m.zone, m.state,

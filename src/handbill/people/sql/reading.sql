@@ -95,8 +95,23 @@ delete from people.distinct_ids where tenant_id = $1 and distinct_id = any ($2::
 delete from people.squashing where tenant_id = $1 and distinct_id = any ($2::text[])
 
 -- name: erase_marks
-delete from people.unfolded where tenant_id = $1 and distinct_id = any ($2::text[])
+-- Work that waits, most of the time for less than a second: no index for a person, but portions in case it piles up.
+with portion as (
+    select ctid as place, regroup, mark_id, distinct_id = any ($2::text[]) as matches from people.unfolded
+    where tenant_id = $1 and (regroup, mark_id) > ($3::boolean, $4::bigint) order by regroup, mark_id limit $5
+), gone as (
+    delete from people.unfolded
+    where tenant_id = $1 and ctid = any (array(select place from portion where matches)) returning 1
+)
+select (select count(*)::int from gone), regroup, mark_id from portion order by regroup desc, mark_id desc limit 1
 
 -- name: erase_followups
--- The others in it are told anew by the folding that follows.
-delete from people.followups where tenant_id = $1 and ids && $2::text[]
+-- In portions, too. The others in it are told anew by the folding that follows.
+with portion as (
+    select followup_id, ids && $2::text[] as matches from people.followups
+    where tenant_id = $1 and followup_id > $3::bigint order by followup_id limit $4
+), gone as (
+    delete from people.followups
+    where tenant_id = $1 and followup_id = any (array(select followup_id from portion where matches)) returning 1
+)
+select (select count(*)::int from gone), followup_id from portion order by followup_id desc limit 1

@@ -64,4 +64,6 @@ delete from tenants.idempotency_keys where tenant_id = $1 and key = $2 and statu
 
 -- name: sweep_replays
 -- no-tenant: what has expired has expired for every tenant alike
-delete from tenants.idempotency_keys where expires_at < $1;
+delete from tenants.idempotency_keys
+where expires_at < $1
+  and ctid = any (array(select ctid from tenants.idempotency_keys where expires_at < $1 order by expires_at limit $2));

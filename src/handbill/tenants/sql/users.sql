@@ -64,4 +64,5 @@ where tenant_id = $1 and user_id = $2 and ($3::uuid is null or session_id <> $3)
 
 -- name: sweep_sessions
 -- no-tenant: what has expired has expired for every tenant alike
-delete from tenants.sessions where expires_at < $1;
+delete from tenants.sessions
+where ctid = any (array(select ctid from tenants.sessions where expires_at < $1 order by expires_at limit $2));
