@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 
 from handbill.infra.postgres import Database
 from handbill.infra.redis import Redis
+from handbill.kit.bounds import CONNECTION_BUFFER_BYTES, HEAD_BYTES
 from tests.kit.captured import Sender, capturing, new_sender
 from tests.kit.http import Api
 from tests.kit.processes import free_port
@@ -149,6 +150,22 @@ async def test_slow_bodies_and_half_heads_end_at_their_deadline(
         await asyncio.gather(*(client.closed() for client in (*heads, *silent)))
         await target.holds(0)
         assert not target.api.process.seen(event="request-failed"), target.api.process.tail()
+
+
+async def test_heads_are_limited_whether_they_end_or_not(
+    handbill_env: dict[str, str], database: Database, redis: Redis, tenant: int
+) -> None:
+    async with attacked(handbill_env, database, redis, tenant, HANDBILL_API__HEADER_TIMEOUT_S="600") as target:
+        whole = await target.connect()
+        await whole.announce(2, X_Large="x" * HEAD_BYTES)
+        await whole.send(b"{}")
+        answer = await whole.answer()
+        assert answer is not None
+        assert (answer.status, answer.code) == (431, "HEAD_TOO_LARGE")
+        half = await target.connect()
+        await half.send(HALF_A_HEAD + b"x" * (2 * CONNECTION_BUFFER_BYTES))
+        answered = await half.closed()
+        assert answered == b"" or answered.startswith(b"HTTP/1.1 431 ")
 
 
 async def test_all_bodies_of_a_process_have_a_limit_and_give_everything_back(

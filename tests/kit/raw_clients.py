@@ -1,4 +1,4 @@
-"""HTTP clients at the level of sockets, from any loopback address: half requests, slow bodies, connections left open."""
+"""HTTP clients at the level of sockets, from any loopback address: half requests, slow bodies, open connections."""
 
 from __future__ import annotations
 

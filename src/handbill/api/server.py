@@ -24,7 +24,7 @@ from handbill.api.fastlane import App
 from handbill.api.operators import OperatorListener
 from handbill.api.readiness import readiness
 from handbill.kit import agents, garbage
-from handbill.kit.bounds import HEAD_BYTES
+from handbill.kit.bounds import CONNECTION_BUFFER_BYTES
 from handbill.kit.errors import Broken
 from handbill.kit.heartbeat import Heartbeat
 from handbill.kit.ready_signal import notify_ready
@@ -112,7 +112,7 @@ async def _run(
         backpressure=settings.api.max_connections,
         http=HTTPModes.http1,  # in the mode that takes HTTP/2 too, a connection that sends nothing is never closed
         http1_settings=HTTP1Settings(
-            header_read_timeout=settings.api.header_timeout_s * 1_000, max_buffer_size=HEAD_BYTES
+            header_read_timeout=settings.api.header_timeout_s * 1_000, max_buffer_size=CONNECTION_BUFFER_BYTES
         ),
         websockets=False,
         log_enabled=False,
