@@ -168,6 +168,31 @@ async def test_heads_are_limited_whether_they_end_or_not(
         assert answered == b"" or answered.startswith(b"HTTP/1.1 431 ")
 
 
+async def test_idle_connections_of_one_address_keep_nobody_else_waiting(
+    handbill_env: dict[str, str], database: Database, redis: Redis, tenant: int
+) -> None:
+    """Five times as many connections as the process takes; none of them would be closed by its timeout here."""
+    settings = {
+        "HANDBILL_API__HEADER_TIMEOUT_S": "600",
+        "HANDBILL_API__BODY_TIMEOUT_S": "600",
+        "HANDBILL_API__MAX_CONNECTIONS": "64",
+    }
+    async with attacked(handbill_env, database, redis, tenant, **settings) as target:
+        before = await target.connect()
+        await before.announce(2)
+        flood = await asyncio.gather(*(target.connect(ATTACKER) for _ in range(5 * 64)))
+        for client in flood[::2]:
+            await client.send(HALF_A_HEAD)
+        new = await target.connect("127.0.0.3")
+        await new.announce(2)
+        for honest in (new, before):
+            await honest.send(b"{}")
+            answer = await honest.answer()
+            assert answer is not None
+            assert answer.status == 401
+        assert target.api.process.seen(event="api.connections_cut")
+
+
 async def test_all_bodies_of_a_process_have_a_limit_and_give_everything_back(
     handbill_env: dict[str, str], database: Database, redis: Redis, tenant: int
 ) -> None:
