@@ -81,7 +81,7 @@ def main() -> None:
     current = settings.current()
     logs.configure(current.log.level)
     ours = server.build
-    server.build = lambda house, told: _decoding_in_front(ours(house, told))
+    server.build = lambda house, settings, readiness: _decoding_in_front(ours(house, settings, readiness))
     work = server.serve(build(current), current)
     wanted = os.environ.get("BENCH_PROFILE")
     if wanted is None:

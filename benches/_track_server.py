@@ -61,7 +61,7 @@ def main() -> None:
     current = settings.current()
     logs.configure(current.log.level)
     ours = server.build
-    server.build = lambda house, told: _bare_in_front(ours(house, told))
+    server.build = lambda house, settings, readiness: _bare_in_front(ours(house, settings, readiness))
     work = server.serve(_with_lane(build(current)), current)
     wanted = os.environ.get("BENCH_PROFILE")
     if wanted is None:

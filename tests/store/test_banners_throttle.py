@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import uuid
 
@@ -38,6 +39,11 @@ async def test_one_process_lets_exactly_the_limit_through(redis: Redis, keys: Ke
     assert await sent(throttle, "1.2.3.5") == 1  # a neighbour has a bucket of its own
     clock.advance(seconds=1)
     assert sum([await sent(throttle, "1.2.3.4") for _ in range(30)]) == 10
+
+
+async def test_parallel_requests_meet_the_limit_exactly(redis: Redis, keys: Keys) -> None:
+    throttle = Throttle(redis, keys, FakeClock())
+    assert sum(await asyncio.gather(*(sent(throttle, "1.2.3.4") for _ in range(700)))) == 600
 
 
 async def test_a_batch_costs_its_size(redis: Redis, keys: Keys) -> None:

@@ -16,7 +16,7 @@ from handbill.api.cors import Cors
 from handbill.api.fastlane import FastLane
 from handbill.api.frontdoor import FrontDoor
 from handbill.api.reply_rate import ReplyRate
-from handbill.kit.bounds import URL_MAX
+from handbill.kit.bounds import HEAD_BYTES, URL_MAX
 from handbill.kit.errors import Busy, HandbillError, Invalid
 from handbill.kit.fast import FastReply, FastRequest, FastRoute
 from handbill.kit.telemetry import metrics
@@ -266,3 +266,13 @@ async def test_a_url_that_is_too_long_reaches_no_route() -> None:
     scope["state"] = {}
     await front_door(behind)(scope, receive, heard.send)
     assert heard.status == 299
+
+
+@pytest.mark.parametrize("path", ["/hot", "/cold"])
+async def test_headers_that_are_too_large_reach_no_route(path: str) -> None:
+    taken = len(path) + len(b"a=1")
+    largest = [(b"x-one", b"a" * 10_000), (b"x-one", b"b" * (HEAD_BYTES - 10_000 - 10 - taken))]
+    assert (await ask("POST", path, headers=largest)).status in (202, 299)
+    refused = await ask("POST", path, headers=[*largest, (b"x", b"")])
+    assert (refused.status, json.loads(refused.body)["code"]) == (431, "HEAD_TOO_LARGE")
+    assert (await ask("HEAD", path, headers=[*largest, (b"x", b"")])).body == b""

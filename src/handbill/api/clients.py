@@ -39,6 +39,10 @@ class Clients:
             return peer
         return self._look(peer, forwarded)
 
+    def is_proxy(self, peer: str) -> bool:
+        """Whether this is a trusted proxy."""
+        return bool(self._trusted) and self._is_trusted(peer)
+
     def _look(self, peer: str, forwarded: bytes) -> str:
         """From the nearest hop outwards: the first address that is no proxy of ours is the client's."""
         found = peer

@@ -19,7 +19,8 @@ from handbill.api.clients import Clients, request_id
 from handbill.api.cors import Cors
 from handbill.api.problems import MEDIA_TYPE, headers_of, problem, translated
 from handbill.api.reply_rate import ReplyRate
-from handbill.kit.errors import NotAllowed
+from handbill.kit.bounds import HEAD_BYTES
+from handbill.kit.errors import HandbillError, HeadTooLarge, NotAllowed
 from handbill.kit.fast import FastDoc, FastReply, FastRequest, FastRoute
 from handbill.kit.telemetry import logs, metrics, tracing
 
@@ -30,6 +31,7 @@ log = logs.get("api")
 
 _EMPTY_HEAD = {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]}
 _EMPTY_BODY = {"type": "http.response.body", "body": b""}
+_HEAD_TOO_LARGE = f"Path, query and headers together are larger than {HEAD_BYTES} bytes; nothing was done."
 
 
 async def ping(_: FastRequest) -> FastReply:
@@ -78,12 +80,16 @@ class FastLane:
             await send(_EMPTY_BODY.copy())
             return
         route = self._routes.get((method, path))
-        if route is not None:
+        if _head_bytes(scope) > HEAD_BYTES:
+            await _refuse(scope, send, HeadTooLarge(_HEAD_TOO_LARGE))
+        elif route is not None:
             await self._answer(route, scope, receive, send)
         elif method == "OPTIONS" and path in self._preflights:
             await _write(send, 204, b"", self._cors.preflight(_header(scope, b"origin")))
         elif path in self._allowed:
-            await _refuse_method(scope, send, self._allowed[path])
+            allowed = self._allowed[path]
+            error = NotAllowed(f"The address is there, but only for {allowed.decode()}.")
+            await _refuse(scope, send, error, (b"allow", allowed))
         else:
             await self._behind(scope, receive, send)
 
@@ -149,12 +155,21 @@ def _allowed(routes: Iterable[FastRoute]) -> dict[str, bytes]:
     return {path: ", ".join(sorted(methods)).encode() for path, methods in found.items()}
 
 
-async def _refuse_method(scope: Scope, send: Send, allowed: bytes) -> None:
+def _head_bytes(scope: Scope) -> int:
+    headers = sum([len(name) + len(value) for name, value in scope["headers"]])
+    return headers + len(scope["path"]) + len(scope.get("query_string", b""))
+
+
+async def _refuse(scope: Scope, send: Send, error: HandbillError, *headers: tuple[bytes, bytes]) -> None:
     number = request_id(_header(scope, b"x-request-id"))
-    told = problem(NotAllowed(f"The address is there, but only for {allowed.decode()}."), number)
-    body = b"" if scope["method"] == "HEAD" else msgspec.json.encode(told)
-    head = [(b"content-type", MEDIA_TYPE.encode()), (b"x-request-id", number.encode()), (b"allow", allowed)]
-    await _write(send, told.status, body, head)
+    answer = problem(error, number)
+    body = b"" if scope["method"] == "HEAD" else msgspec.json.encode(answer)
+    await _write(
+        send,
+        answer.status,
+        body,
+        [(b"content-type", MEDIA_TYPE.encode()), (b"x-request-id", number.encode()), *headers],
+    )
 
 
 def _failed(error: Exception, number: str, route: FastRoute) -> FastReply:

@@ -20,11 +20,13 @@ from granian.http import HTTP1Settings
 from granian.server.embed import Server
 
 from handbill.api.app import build
+from handbill.api.clients import Clients
+from handbill.api.connections import EVERY_S, ConnectionShares, allowed_connections
 from handbill.api.fastlane import App
 from handbill.api.operators import OperatorListener
 from handbill.api.readiness import readiness
 from handbill.kit import agents, garbage
-from handbill.kit.bounds import HEAD_BYTES
+from handbill.kit.bounds import CONNECTION_BUFFER_BYTES
 from handbill.kit.errors import Broken
 from handbill.kit.heartbeat import Heartbeat
 from handbill.kit.ready_signal import notify_ready
@@ -103,22 +105,27 @@ async def _run(
     house: House, app: App, settings: Settings, stopping: asyncio.Event, ready: Callable[[], None] | None
 ) -> None:
     host, port = settings.api.host, settings.api.port
+    max_connections = allowed_connections(settings.api.max_connections)
+    shares = ConnectionShares(port, max_connections, Clients(settings.api.trusted_proxies).is_proxy)
+    health = TaskHealth("connection-shares", required=False)
+    sharing = BackgroundTask("connection-shares", shares.enforce, period_s=EVERY_S, health=health)
     server = Server(
         app,
         address=host,
         port=port,
         interface=Interfaces.ASGINL,  # no lifespan: the house was started before
         backlog=BACKLOG,
-        backpressure=settings.api.max_connections,
+        backpressure=max_connections,
         http=HTTPModes.http1,  # in the mode that takes HTTP/2 too, a connection that sends nothing is never closed
         http1_settings=HTTP1Settings(
-            header_read_timeout=settings.api.header_timeout_s * 1_000, max_buffer_size=HEAD_BYTES
+            header_read_timeout=settings.api.header_timeout_s * 1_000, max_buffer_size=CONNECTION_BUFFER_BYTES
         ),
         websockets=False,
         log_enabled=False,
     )
     serving = asyncio.create_task(server.serve(), name="granian")
     waiting = asyncio.create_task(stopping.wait(), name="stop-signal")
+    await sharing.start()
     try:
         await _listening(host, port, serving)
         log.info("api-ready", host=host, port=port)
@@ -130,6 +137,7 @@ async def _run(
             raise Broken("The HTTP server ended by itself; start it again and look at the lines before this one.")
     finally:
         waiting.cancel()
+        await sharing.stop()
         house.insights.hang_up()  # live tails end now: they would hold the stop until they are cut
         await _stop(server, serving, settings.api.kill_timeout_s)
 

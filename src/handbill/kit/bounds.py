@@ -43,7 +43,12 @@ RULE_DEPTH = 6
 
 # --- texts that are parsed or remembered, and the caches that remember them
 HEAD_BYTES = 32_768
-"""Bytes of a request line with its headers; the server answers 431 beyond it, and for more than 100 headers."""
+"""Bytes of a path, its query and its headers; beyond it, 431 HEAD_TOO_LARGE."""
+CONNECTION_BUFFER_BYTES = 131_072
+"""Unread bytes of one connection. The server itself answers 431 to a larger head, and to more than 100 headers.
+
+A smaller buffer makes large bodies dear, for they come in parts of this size.
+"""
 URL_MAX = 16_384
 """Characters of a path with its query on the routes that are not hot."""
 ID_MAX = 200

@@ -39,6 +39,7 @@ CODES: dict[str, str] = {
     "TOO_MANY_BODIES": "Too many bodies of this client's address are under way; wait for `Retry-After` seconds.",
     "BODY_TOO_SLOW": "The body did not come in time; nothing was kept and the connection is closed.",
     "URL_TOO_LONG": "Path and query are longer than is read; nothing was done.",
+    "HEAD_TOO_LARGE": "Path, query and headers are larger than is read; nothing was done.",
     "BODY_CUT": "The client left before its body was whole; nothing was done.",
     "COUNTING_STALLED": "Events are accepted and kept, but none has been counted for 30 seconds.",
     "EXPORTS_STALLED": "Counted events are kept, but have not reached ClickHouse for more than a minute.",

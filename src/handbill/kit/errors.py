@@ -118,6 +118,12 @@ class UrlTooLong(HandbillError):
     title = "The URL is too long"
 
 
+class HeadTooLarge(HandbillError):
+    status = 431
+    code = "HEAD_TOO_LARGE"
+    title = "Request header fields too large"
+
+
 class Unsupported(HandbillError):
     status = 415
     code = "UNSUPPORTED_MEDIA_TYPE"

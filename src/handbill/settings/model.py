@@ -163,7 +163,10 @@ class Api(msgspec.Struct, frozen=True):
     max_connections: Annotated[
         int,
         Meta(
-            ge=16, le=65_535, description="The most open connections of one process; further ones wait to be accepted."
+            ge=16,
+            le=65_535,
+            description="The most open connections of one process; further ones wait to be accepted. When three "
+            "quarters are open, addresses with the most are cut back to an equal share, except trusted proxies.",
         ),
     ] = 1_024
     trusted_proxies: Annotated[

@@ -99,6 +99,9 @@ API_TENANT_REQUESTS = Counter(
 )
 API_IN_FLIGHT = Gauge("handbill_api_in_flight", "Requests being answered at this moment")
 API_BODY_BYTES_HELD = Gauge("handbill_api_body_bytes_held", "Bytes of request bodies under way, held in memory")
+API_CONNECTIONS_CUT = Counter(
+    "handbill_api_connections_cut", "Connections shut down because their address held more than its share of them"
+)
 API_REPLAYS = Counter("handbill_api_replays", "Requests with an idempotency key, by what became of them", ("outcome",))
 
 # --- events
