@@ -11,8 +11,9 @@ from uuid import UUID
 from msgspec import UNSET, structs
 
 from handbill.contacts import import_store as store
-from handbill.contacts import planning, progress, report, understand
+from handbill.contacts import planning, progress, report
 from handbill.contacts.import_store import Stored
+from handbill.contacts.inspection import FileInspector
 from handbill.contacts.model import (
     OPEN,
     Cause,
@@ -20,16 +21,13 @@ from handbill.contacts.model import (
     Import,
     ImportView,
     Kept,
-    Plan,
     PlanPatch,
     Preview,
     Report,
 )
-from handbill.contacts.parse import Reader
 from handbill.contacts.reasons import REASONS
 from handbill.contacts.running import CHUNKS, UPLOADS, Runner
-from handbill.contacts.sources import Bounds
-from handbill.contacts.uploads import Received, Uploads, drained
+from handbill.contacts.uploads import Uploads, drained
 from handbill.infra.postgres import Database
 from handbill.jobs.service import JobsService
 from handbill.kit import etags, pages
@@ -56,7 +54,7 @@ class Imports:
         clock: Clock,
         ids: Ids,
         *,
-        bounds: Bounds,
+        inspector: FileInspector,
         waiting: int,
     ) -> None:
         self._database = database
@@ -66,7 +64,7 @@ class Imports:
         self._uploads = uploads
         self._clock = clock
         self._ids = ids
-        self._bounds = bounds
+        self._inspector = inspector
         self._waiting = waiting
 
     # --- upload and plan
@@ -94,7 +92,10 @@ class Imports:
         import_id = self._ids.new()
         received = await self._uploads.receive(import_id, chunks, content_type, name, length)
         try:
-            plan = await self._understood(received, region, like)
+            path = self._uploads.path(received.file)
+            plan = await self._inspector.propose(
+                tenant_id, path, received.name, region, like.info.plan if like is not None else None
+            )
             new = Import(
                 import_id=import_id, file_name=received.name, size=received.size, status="ready", paused=False,
                 plan=plan, counts=Counts(), created_at=self._clock.now(), version=1, created_by=actor,
@@ -126,14 +127,6 @@ class Imports:
                     retry_after=30,
                 )
 
-    async def _understood(self, received: Received, region: str | None, like: Stored | None) -> Plan:
-        path = str(self._uploads.path(received.file))
-        plan = like.info.plan if like is not None else None
-        try:
-            return await asyncio.to_thread(understand.proposal, path, received.name, self._bounds, region, plan)
-        except UnicodeDecodeError as error:
-            raise Invalid("The file's encoding cannot be made out.", code="IMPORT_NOT_A_TABLE") from error
-
     async def change(
         self, tenant_id: int, import_id: UUID, patch: PlanPatch, *, actor: str, if_version: int | None = None
     ) -> Import:
@@ -141,9 +134,9 @@ class Imports:
         before = await self._stored(tenant_id, import_id)
         plan = before.info.plan
         if patch.header is not UNSET and patch.header != plan.reading.header:
-            path = str(self._uploads.path(before.file))
+            path = self._uploads.path(before.file)
             try:
-                plan = await asyncio.to_thread(understand.reheaded, path, self._bounds, plan, patch.header)
+                plan = await self._inspector.change_header(tenant_id, path, plan, patch.header)
             except FileNotFoundError:
                 raise _gone() from None
         plan = planning.patched(plan, patch)
@@ -162,13 +155,11 @@ class Imports:
         """The first rows and what would become of each. Nothing is changed."""
         one = await self._stored(tenant_id, import_id)
         plan = one.info.plan
-        path = str(self._uploads.path(one.file))
+        path = self._uploads.path(one.file)
         try:
-            head = await asyncio.to_thread(understand.head_rows, path, self._bounds, plan, min(rows, PREVIEW_ROWS))
+            head, read = await self._inspector.read_head(tenant_id, path, plan, min(rows, PREVIEW_ROWS))
         except FileNotFoundError:
             raise _gone() from None
-        reader = Reader(plan)
-        read = [reader.read(cells) if isinstance(cells, list) and cells else None for cells in head]
         keys = [str(getattr(fields, plan.key)) for fields in read if fields is not None and fields.reject is None]
         async with self._database.tenant(tenant_id) as tx:
             known = await store.known_keys(tx, tenant_id, plan.key, keys)

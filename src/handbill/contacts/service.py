@@ -23,8 +23,10 @@ import msgspec
 from handbill.contacts import import_store as store
 from handbill.contacts import phones
 from handbill.contacts.book import Book, People, address_of
+from handbill.contacts.chunks import Cpu
 from handbill.contacts.erasure import Erasure
 from handbill.contacts.imports import Imports, file_chunks
+from handbill.contacts.inspection import FileInspector, InspectionLimits
 from handbill.contacts.running import SLICE_ROWS, Runner
 from handbill.contacts.sources import Bounds
 from handbill.contacts.split import CHUNK
@@ -43,6 +45,7 @@ __all__ = [
     "ContactsPolicy",
     "ContactsService",
     "Imports",
+    "InspectionLimits",
     "People",
     "address_of",
     "file_chunks",
@@ -80,9 +83,12 @@ class ContactsPolicy(msgspec.Struct, frozen=True):
     chunk_bytes: int = CHUNK
     slice_rows: int = SLICE_ROWS
     chunk_seconds: float = 60.0
+    inspection: InspectionLimits = InspectionLimits()
 
 
 class ContactsService:
+    """Contacts and their imports. `cpu` runs a function in a process with limits; it reads what clients uploaded."""
+
     def __init__(
         self,
         database: Database,
@@ -90,6 +96,7 @@ class ContactsService:
         audit: Audit,
         clock: Clock,
         policy: ContactsPolicy,
+        cpu: Cpu,
         people: People | None = None,
     ) -> None:
         ids = Ids(clock)
@@ -103,8 +110,9 @@ class ContactsService:
             chunk_bytes=policy.chunk_bytes, slice_rows=policy.slice_rows, chunk_seconds=policy.chunk_seconds,
         )  # fmt: skip
         self.imports = Imports(
-            database, jobs, audit, self.runner, self.uploads, clock, ids, bounds=bounds, waiting=policy.waiting
-        )
+            database, jobs, audit, self.runner, self.uploads, clock, ids,
+            inspector=FileInspector(cpu, bounds, policy.inspection), waiting=policy.waiting,
+        )  # fmt: skip
         self.book = Book(database, audit, clock, ids, people)
         self.audience = self.book.audience
         self.suppress = self.book.suppress

@@ -199,6 +199,28 @@ class Contacts(msgspec.Struct, frozen=True):
     parser_memory_mb: Annotated[
         int, Meta(ge=512, le=1_048_576, description="Address space of one process that reads files, in megabytes.")
     ] = 4_096
+    preview_processes: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=256,
+            description="Processes of one API process that read the first rows of uploaded files, started when needed;"
+            " a tenant has at most half of them at once.",
+        ),
+    ] = 2
+    preview_seconds: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=600,
+            description="Seconds of CPU time that reading the first rows of a file may take, for its proposal or its"
+            " preview; a file that takes longer is refused as `IMPORT_LIMIT`.",
+        ),
+    ] = 30
+    preview_memory_mb: Annotated[
+        int,
+        Meta(ge=512, le=1_048_576, description="Address space of one process that reads first rows, in megabytes."),
+    ] = 2_048
 
 
 class Messaging(msgspec.Struct, frozen=True):

@@ -33,17 +33,19 @@ class CpuPool:
     async def start(self) -> None:
         """Nothing: a process is started by the first call that needs it."""
 
-    async def run(self, function: Callable[..., Any], *args: Any, cpu_s: float | None = None) -> Any:
+    async def run(
+        self, function: Callable[..., Any], *args: Any, cpu_s: float | None = None, wall_s: float | None = None
+    ) -> Any:
         """Run it in a free process. Cancelling ends that process, so that no work goes on without a caller.
 
         With `cpu_s`, the kernel ends the process when the call has used that much CPU time, also inside native code;
-        one that waits instead is killed by the clock. Either way, and when memory runs out, it raises
-        CpuLimitExceeded, other calls are not touched, and the next call gets a new process. CpuDied: the process ended
-        for another reason.
+        one that waits instead is killed after `wall_s` (unset: some multiple of `cpu_s`). Either way, and when memory
+        runs out, it raises CpuLimitExceeded, other calls are not touched, and the next call gets a new process.
+        CpuDied: the process ended for another reason.
         """
         seat = await self._seat()
         try:
-            return await seat.run(function, args, cpu_s)
+            return await seat.run(function, args, cpu_s, wall_s)
         finally:
             self._idle.put_nowait(seat)
 
@@ -69,9 +71,12 @@ class _Seat:
         self._memory_bytes = memory_bytes
         self._executor: ProcessPoolExecutor | None = None
 
-    async def run(self, function: Callable[..., Any], args: tuple[Any, ...], cpu_s: float | None) -> Any:
+    async def run(
+        self, function: Callable[..., Any], args: tuple[Any, ...], cpu_s: float | None, wall_s: float | None
+    ) -> Any:
         executor = self._started()
-        wall_s = None if cpu_s is None else cpu_s * WALL_FACTOR + WALL_EXTRA_S
+        if wall_s is None and cpu_s is not None:
+            wall_s = cpu_s * WALL_FACTOR + WALL_EXTRA_S
         timeout = asyncio.timeout(wall_s)
         processes: list[Any] = []
         try:
