@@ -14,14 +14,13 @@ written to while `until is null or until > now`.
 
 from __future__ import annotations
 
-import asyncio
 from datetime import timedelta
 from pathlib import Path
 
 import msgspec
 
-from handbill.contacts import import_store as store
 from handbill.contacts import phones
+from handbill.contacts.admission import UploadAdmission, UploadLimits
 from handbill.contacts.book import Book, People, address_of
 from handbill.contacts.chunks import Cpu
 from handbill.contacts.erasure import Erasure
@@ -31,6 +30,7 @@ from handbill.contacts.running import SLICE_ROWS, Runner
 from handbill.contacts.sources import Bounds
 from handbill.contacts.split import CHUNK
 from handbill.contacts.store import sweep_findings
+from handbill.contacts.upload_cleanup import UploadCleanup
 from handbill.contacts.uploads import Uploads
 from handbill.infra.postgres import Database
 from handbill.infra.state import StateTable
@@ -47,6 +47,7 @@ __all__ = [
     "Imports",
     "InspectionLimits",
     "People",
+    "UploadLimits",
     "address_of",
     "file_chunks",
     "from_whatsapp",
@@ -77,7 +78,7 @@ class ContactsPolicy(msgspec.Struct, frozen=True):
     unpacked_limit: int = 4 << 30
     xlsx_limit: int = 128 << 20
     at_once: int = 2
-    waiting: int = 20
+    uploads: UploadLimits = UploadLimits()
     keep_days: int = 7
     report_days: int = 90
     chunk_bytes: int = CHUNK
@@ -110,8 +111,13 @@ class ContactsService:
             chunk_bytes=policy.chunk_bytes, slice_rows=policy.slice_rows, chunk_seconds=policy.chunk_seconds,
         )  # fmt: skip
         self.imports = Imports(
-            database, jobs, audit, self.runner, self.uploads, clock, ids,
-            inspector=FileInspector(cpu, bounds, policy.inspection), waiting=policy.waiting,
+            database, audit, self.runner, self.uploads, clock, ids,
+            inspector=FileInspector(cpu, bounds, policy.inspection),
+            admission=UploadAdmission(database, jobs, policy.uploads),
+        )  # fmt: skip
+        self._cleanup = UploadCleanup(
+            database, self.runner, self.uploads, clock,
+            unstarted=timedelta(hours=policy.uploads.unstarted_hours), kept=timedelta(days=policy.keep_days),
         )  # fmt: skip
         self.book = Book(database, audit, clock, ids, people)
         self.audience = self.book.audience
@@ -127,13 +133,7 @@ class ContactsService:
         """Remove files and reports that are old, and suppressions that have ended. How many files went."""
         now = self._clock.now()
         await self.book.sweep()
-        before = now - timedelta(days=self._policy.keep_days)
         async with self._database.worker() as tx:
             await tx.patient(300)
             await sweep_findings(tx, now - timedelta(days=self._policy.report_days))
-            old = await store.old_files(tx, before)
-        for tenant_id, import_id, files in old:
-            await asyncio.to_thread(self.uploads.remove, *files)
-            async with self._database.worker() as tx:
-                await store.file_gone(tx, tenant_id, import_id)
-        return len(old)
+        return await self._cleanup.run()

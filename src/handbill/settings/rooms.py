@@ -176,7 +176,23 @@ class Contacts(msgspec.Struct, frozen=True):
     imports_waiting: Annotated[
         int, Meta(ge=1, le=10_000, description="Imports of one tenant under way above which uploads are refused.")
     ] = 20
-    keep_days: Annotated[int, Meta(ge=1, description="Days for which uploaded files are kept.")] = 7
+    unstarted_uploads: Annotated[
+        int,
+        Meta(ge=1, le=10_000, description="Uploads of one tenant that nobody started, above which another is refused."),
+    ] = 20
+    unstarted_bytes: Annotated[
+        int,
+        Meta(
+            ge=1_024,
+            description="Bytes of such uploads of one tenant, together; at least as many as one file may have.",
+        ),
+    ] = 2_147_483_648
+    unstarted_hours: Annotated[
+        int, Meta(ge=1, le=8_760, description="Hours after which an upload that nobody started expires.")
+    ] = 48
+    keep_days: Annotated[
+        int, Meta(ge=1, description="Days for which uploaded files are kept, counted from the upload.")
+    ] = 7
     report_days: Annotated[int, Meta(ge=1, description="Days for which the rejected rows of an import are kept.")] = 90
     chunk_bytes: Annotated[int, Meta(ge=4_096, le=67_108_864, description="Bytes of a file that one job parses.")] = (
         1_048_576

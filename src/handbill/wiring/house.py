@@ -12,7 +12,7 @@ from handbill.adstats.providers.mock import MockProvider
 from handbill.adstats.service import AdstatsService
 from handbill.banners.service import BannersService, Catalogue, CatalogueBook, ShowPolicy, ThrottlePolicy
 from handbill.caps.service import CapsService
-from handbill.contacts.service import ContactsPolicy, ContactsService, InspectionLimits
+from handbill.contacts.service import ContactsPolicy, ContactsService, InspectionLimits, UploadLimits
 from handbill.events.accepted import Accepted
 from handbill.events.capture import Capture, CapturePolicy
 from handbill.events.capture_limits import Allowance, Limits
@@ -354,7 +354,9 @@ def _contacts(house: House) -> ContactsService:
         unpacked_limit=given.unpacked_limit,
         xlsx_limit=given.xlsx_limit,
         at_once=given.imports_at_once,
-        waiting=given.imports_waiting,
+        uploads=UploadLimits(
+            given.imports_waiting, given.unstarted_uploads, given.unstarted_bytes, given.unstarted_hours
+        ),
         keep_days=given.keep_days,
         report_days=given.report_days,
         chunk_bytes=given.chunk_bytes,
