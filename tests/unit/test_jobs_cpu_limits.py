@@ -69,7 +69,7 @@ async def test_a_machine_without_a_process_left_is_busy_and_recovers(
         raise OSError(errno.EAGAIN, "no process is left")
 
     with monkeypatch.context() as broken:
-        broken.setattr(ProcessPoolExecutor, "_launch_processes", launch)
+        broken.setattr(ProcessPoolExecutor, "_spawn_process", launch)
         with pytest.raises(Busy):
             await pool.run(slow_files.process_id)
     assert await pool.run(slow_files.process_id) != os.getpid()
