@@ -29,17 +29,19 @@ TABLE = Sql(
 ACTOR = "test"
 
 
-async def inline(function: Callable[..., Any], *args: Any, cpu_s: float | None = None) -> Any:
+async def inline(
+    function: Callable[..., Any], *args: Any, cpu_s: float | None = None, wall_s: float | None = None
+) -> Any:
     """In place of the pool of processes: without limits, in this process."""
     return function(*args)
 
 
-def contacts(database: Database, redis: Redis, folder: Path, **policy: Any) -> ContactsService:
+def contacts(database: Database, redis: Redis, folder: Path, *, cpu: Cpu = inline, **policy: Any) -> ContactsService:
     clock = SystemClock()
     audit = Audit(clock, Ids(clock))
     jobs = JobsService(database, redis, audit=audit)
     chosen = ContactsPolicy(folder, **{"chunk_bytes": 100_000, "slice_rows": 2_000, **policy})
-    return ContactsService(database, jobs, audit, clock, chosen)
+    return ContactsService(database, jobs, audit, clock, chosen, cpu)
 
 
 async def uploaded(

@@ -13,7 +13,7 @@ import pytest
 from handbill.contacts import import_store as store
 from handbill.contacts.model import ContactFilter, ContactPatch, PlanPatch
 from handbill.contacts.running import NotNow
-from handbill.contacts.service import ContactsService, file_chunks
+from handbill.contacts.service import ContactsService, UploadLimits, file_chunks
 from handbill.infra.postgres import Database
 from handbill.infra.redis import Redis
 from handbill.infra.sqlfiles import Sql
@@ -31,12 +31,13 @@ WAITED_FOR = Sql(
     "waited_for",
 )
 WISHES = Sql("select name, granted, denied from contacts.contacts where tenant_id = $1", "wishes")
+LIMITS = UploadLimits(open_imports=3)
 AGED = Sql("update contacts.imports set created_at = now() - interval '1 year' where tenant_id = $1", "aged")
 
 
 @pytest.fixture
 def service(database: Database, redis: Redis, tmp_path: Path) -> ContactsService:
-    return contacts(database, redis, tmp_path / "uploads", chunk_bytes=8_192, slice_rows=100, waiting=3)
+    return contacts(database, redis, tmp_path / "uploads", chunk_bytes=8_192, slice_rows=100, uploads=LIMITS)
 
 
 @pytest.fixture
@@ -230,9 +231,10 @@ async def test_old_files_and_reports_go(
     )
     with pytest.raises(Conflict):
         await service.imports.preview(tenant, waiting.import_id)
-    await service.imports.start(tenant, waiting.import_id, actor=ACTOR)
-    failed = await run(service, tenant, waiting.import_id)
-    assert (failed.status, (failed.error or "").partition(":")[0]) == ("failed", "IMPORT_FILE_GONE")
+    expired = (await service.imports.read(tenant, waiting.import_id)).info
+    assert (expired.status, (expired.error or "").partition(":")[0]) == ("cancelled", "UPLOAD_EXPIRED")
+    with pytest.raises(Conflict):
+        await service.imports.start(tenant, waiting.import_id, actor=ACTOR)
 
 
 async def test_a_no_said_during_a_merge_or_an_undo_is_kept(

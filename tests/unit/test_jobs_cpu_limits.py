@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 from collections.abc import AsyncIterator
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from handbill.jobs.model import CpuDied, CpuLimitExceeded
 from handbill.jobs.worker import CpuPool
+from handbill.kit.errors import Busy
 from tests.kit import slow_files
 from tests.kit.waiting import eventually
 
@@ -57,3 +60,16 @@ async def test_a_kill_from_outside_is_no_exceeded_limit(pool: CpuPool, tmp_path:
     os.kill(int(mark.read_text()), 9)
     with pytest.raises(CpuDied):
         await slow
+
+
+async def test_a_machine_without_a_process_left_is_busy_and_recovers(
+    pool: CpuPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def launch(executor: ProcessPoolExecutor) -> None:
+        raise OSError(errno.EAGAIN, "no process is left")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(ProcessPoolExecutor, "_spawn_process", launch)
+        with pytest.raises(Busy):
+            await pool.run(slow_files.process_id)
+    assert await pool.run(slow_files.process_id) != os.getpid()

@@ -52,6 +52,7 @@ TABLE: dict[str, tuple[int, tuple[Family, ...]]] = {
     "contacts.phones._PLAIN": (CELL, ()),
     "contacts.phones._SCIENTIFIC": (CELL, (Family("1", "1."), Family("1", "1.", "e1234"))),
     "contacts.phones._SPACES": (CELL, ()),
+    "contacts.uploads._OURS": (255, ()),
     "contacts.uploads '[\\\\x00-\\\\x1f\\\\x7f\\\\ud800-\\\\udfff]'": (HEADER, ()),
     'contacts.values "[\\\\s\\\\u00a0\\\\u202f\'_]|[€$£¥]|R\\\\$"': (CELL, ()),
     "contacts.values._COMPACT": (CELL, ()),

@@ -38,6 +38,13 @@ class Stored(msgspec.Struct, frozen=True):
     slices: int
 
 
+class Unstarted(msgspec.Struct, frozen=True):
+    """Uploads of a tenant that nobody started, and their bytes."""
+
+    files: int
+    size: int
+
+
 class Finding(msgspec.Struct, frozen=True):
     row: int
     severity: str
@@ -108,6 +115,23 @@ async def move_import(
 
 async def number(tx: Tx, which: str, *args: Any) -> int:
     return int(await tx.fetchval(S[which], *args))
+
+
+async def count_unstarted(tx: Tx, tenant_id: int) -> Unstarted:
+    (row,) = await tx.fetch(S.count_unstarted, tenant_id)
+    return Unstarted(row["files"], row["size"])
+
+
+async def hold_uploads(tx: Tx, tenant_id: int) -> None:
+    await tx.execute(S.hold_uploads, tenant_id)
+
+
+async def expired_uploads(tx: Tx, before: datetime, limit: int) -> list[tuple[int, UUID]]:
+    return [(row["tenant_id"], row["import_id"]) for row in await tx.fetch(S.expired_uploads, before, limit)]
+
+
+async def imports_with_files(tx: Tx, import_ids: Sequence[UUID]) -> set[UUID]:
+    return {row["import_id"] for row in await tx.fetch(S.imports_with_files, list(import_ids))}
 
 
 async def save_cut(tx: Tx, tenant_id: int, import_id: UUID, file: str, ranges: Sequence[Range], slices: int) -> None:
@@ -203,8 +227,8 @@ async def known_keys(tx: Tx, tenant_id: int, key: str, values: Sequence[str]) ->
     return {row["key"] for row in await tx.fetch(statement, tenant_id, list(values))}
 
 
-async def old_files(tx: Tx, before: datetime) -> list[tuple[int, UUID, list[str]]]:
-    rows = await tx.fetch(S.old_files, before)
+async def old_files(tx: Tx, before: datetime, limit: int) -> list[tuple[int, UUID, list[str]]]:
+    rows = await tx.fetch(S.old_files, before, limit)
     return [(row["tenant_id"], row["import_id"], [row["file"], row["canonical"] or row["file"]]) for row in rows]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,10 @@ from uuid import UUID
 from msgspec import UNSET, structs
 
 from handbill.contacts import import_store as store
-from handbill.contacts import planning, progress, report, understand
+from handbill.contacts import planning, progress, report
+from handbill.contacts.admission import UploadAdmission
 from handbill.contacts.import_store import Stored
+from handbill.contacts.inspection import FileInspector
 from handbill.contacts.model import (
     OPEN,
     Cause,
@@ -25,22 +26,17 @@ from handbill.contacts.model import (
     Preview,
     Report,
 )
-from handbill.contacts.parse import Reader
 from handbill.contacts.reasons import REASONS
-from handbill.contacts.running import CHUNKS, UPLOADS, Runner
-from handbill.contacts.sources import Bounds
-from handbill.contacts.uploads import Received, Uploads, drained
+from handbill.contacts.running import Runner
+from handbill.contacts.uploads import Incoming, Received, Uploads, drained
 from handbill.infra.postgres import Database
-from handbill.jobs.service import JobsService
 from handbill.kit import etags, pages
 from handbill.kit.clock import Clock
-from handbill.kit.errors import Conflict, Fault, HandbillError, Invalid, NotFound, Throttled
+from handbill.kit.errors import Conflict, EngineRefused, Fault, HandbillError, Invalid, NotFound
 from handbill.kit.ids import Ids
 from handbill.kit.pages import Page
 from handbill.tenants.service import Audit
 
-READY = 10
-"""Uploads that may lie there unstarted, for each import that may be under way."""
 PREVIEW_ROWS = 50
 REPORT_ROWS = 2_000
 
@@ -49,25 +45,23 @@ class Imports:
     def __init__(
         self,
         database: Database,
-        jobs: JobsService,
         audit: Audit,
         runner: Runner,
         uploads: Uploads,
         clock: Clock,
         ids: Ids,
         *,
-        bounds: Bounds,
-        waiting: int,
+        inspector: FileInspector,
+        admission: UploadAdmission,
     ) -> None:
         self._database = database
-        self._jobs = jobs
         self._audit = audit
         self._runner = runner
         self._uploads = uploads
         self._clock = clock
         self._ids = ids
-        self._bounds = bounds
-        self._waiting = waiting
+        self._inspector = inspector
+        self._admission = admission
 
     # --- upload and plan
 
@@ -86,53 +80,43 @@ class Imports:
         """The file is on disk, and looked at: the answer holds the proposal. Nothing is imported before `start`."""
         try:
             planning.check_region(region)
-            await self._admit(tenant_id)
+            async with self._admission.admit(tenant_id, length) as room:
+                like = await self._stored(tenant_id, fixes) if fixes is not None else None
+                incoming = Incoming(chunks, room.reserve, content_type, name, length)
+                import_id = self._ids.new()
+                received = await self._uploads.receive(import_id, incoming)
+                plan = await self._propose(tenant_id, received, region, like)
+                return await self._insert(tenant_id, import_id, received, plan, actor=actor, fixes=fixes)
         except HandbillError:
             await drained(chunks)
             raise
-        like = await self._stored(tenant_id, fixes) if fixes is not None else None
-        import_id = self._ids.new()
-        received = await self._uploads.receive(import_id, chunks, content_type, name, length)
+
+    async def _propose(self, tenant_id: int, received: Received, region: str | None, like: Stored | None) -> Plan:
+        plan = like.info.plan if like is not None else None
+        path = self._uploads.path(received.file)
         try:
-            plan = await self._understood(received, region, like)
-            new = Import(
-                import_id=import_id, file_name=received.name, size=received.size, status="ready", paused=False,
-                plan=plan, counts=Counts(), created_at=self._clock.now(), version=1, created_by=actor,
-                sha256=received.sha256, fixes=fixes,
-            )  # fmt: skip
+            return await self._inspector.propose(tenant_id, path, received.name, region, plan)
+        except BaseException:  # also when the client has left
+            await self._uploads.discard(received.file)
+            raise
+
+    async def _insert(
+        self, tenant_id: int, import_id: UUID, received: Received, plan: Plan, *, actor: str, fixes: UUID | None
+    ) -> Import:
+        new = Import(
+            import_id=import_id, file_name=received.name, size=received.size, status="ready", paused=False,
+            plan=plan, counts=Counts(), created_at=self._clock.now(), version=1, created_by=actor,
+            sha256=received.sha256, fixes=fixes,
+        )  # fmt: skip
+        try:
             async with self._database.tenant(tenant_id) as tx:
+                await self._admission.check_stored(tx, tenant_id, received.size)
                 made = await store.insert_import(tx, tenant_id, new, received.file)
                 await self._note(tx, tenant_id, actor, "import.upload", made.info)
-        except HandbillError:
-            self._uploads.remove(received.file)
+        except (HandbillError, EngineRefused):  # if it was cancelled, the row may be there; the clean-up looks
+            await self._uploads.discard(received.file)
             raise
         return made.info
-
-    async def _admit(self, tenant_id: int) -> None:
-        """429 when this tenant's imports are behind: a new file would only wait."""
-        for queue in (UPLOADS, CHUNKS):
-            await self._jobs.pressure.check(queue, tenant_id)
-        async with self._database.tenant(tenant_id) as tx:
-            if await store.number(tx, "open_imports", tenant_id) >= self._waiting:
-                raise Throttled(
-                    "Too many of your imports are under way; nothing was kept, try again when one is done.",
-                    code="IMPORTS_WAITING",
-                    retry_after=30,
-                )
-            if await store.number(tx, "ready_imports", tenant_id) >= self._waiting * READY:
-                raise Throttled(
-                    "Too many uploads of yours were never started; nothing was kept. Start or cancel some.",
-                    code="IMPORTS_WAITING",
-                    retry_after=30,
-                )
-
-    async def _understood(self, received: Received, region: str | None, like: Stored | None) -> Plan:
-        path = str(self._uploads.path(received.file))
-        plan = like.info.plan if like is not None else None
-        try:
-            return await asyncio.to_thread(understand.proposal, path, received.name, self._bounds, region, plan)
-        except UnicodeDecodeError as error:
-            raise Invalid("The file's encoding cannot be made out.", code="IMPORT_NOT_A_TABLE") from error
 
     async def change(
         self, tenant_id: int, import_id: UUID, patch: PlanPatch, *, actor: str, if_version: int | None = None
@@ -141,9 +125,9 @@ class Imports:
         before = await self._stored(tenant_id, import_id)
         plan = before.info.plan
         if patch.header is not UNSET and patch.header != plan.reading.header:
-            path = str(self._uploads.path(before.file))
+            path = self._uploads.path(before.file)
             try:
-                plan = await asyncio.to_thread(understand.reheaded, path, self._bounds, plan, patch.header)
+                plan = await self._inspector.change_header(tenant_id, path, plan, patch.header)
             except FileNotFoundError:
                 raise _gone() from None
         plan = planning.patched(plan, patch)
@@ -162,13 +146,11 @@ class Imports:
         """The first rows and what would become of each. Nothing is changed."""
         one = await self._stored(tenant_id, import_id)
         plan = one.info.plan
-        path = str(self._uploads.path(one.file))
+        path = self._uploads.path(one.file)
         try:
-            head = await asyncio.to_thread(understand.head_rows, path, self._bounds, plan, min(rows, PREVIEW_ROWS))
+            head, read = await self._inspector.read_head(tenant_id, path, plan, min(rows, PREVIEW_ROWS))
         except FileNotFoundError:
             raise _gone() from None
-        reader = Reader(plan)
-        read = [reader.read(cells) if isinstance(cells, list) and cells else None for cells in head]
         keys = [str(getattr(fields, plan.key)) for fields in read if fields is not None and fields.reject is None]
         async with self._database.tenant(tenant_id) as tx:
             known = await store.known_keys(tx, tenant_id, plan.key, keys)
@@ -225,7 +207,7 @@ class Imports:
             moved = await self._runner.end(tx, tenant_id, one, "cancelled")
             if one.info.status == "ready":  # nobody will need it: there is nothing to report, and nothing to undo
                 await store.file_gone(tx, tenant_id, import_id)
-                tx.after_commit(lambda: asyncio.to_thread(self._uploads.remove, one.file))
+                tx.after_commit(lambda: self._uploads.discard(one.file))
             await self._note(tx, tenant_id, actor, "import.cancel", moved.info)
         return moved.info
 

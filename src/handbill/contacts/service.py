@@ -14,21 +14,23 @@ written to while `until is null or until > now`.
 
 from __future__ import annotations
 
-import asyncio
 from datetime import timedelta
 from pathlib import Path
 
 import msgspec
 
-from handbill.contacts import import_store as store
 from handbill.contacts import phones
+from handbill.contacts.admission import UploadAdmission, UploadLimits
 from handbill.contacts.book import Book, People, address_of
+from handbill.contacts.chunks import Cpu
 from handbill.contacts.erasure import Erasure
 from handbill.contacts.imports import Imports, file_chunks
+from handbill.contacts.inspection import FileInspector, InspectionLimits
 from handbill.contacts.running import SLICE_ROWS, Runner
 from handbill.contacts.sources import Bounds
 from handbill.contacts.split import CHUNK
 from handbill.contacts.store import sweep_findings
+from handbill.contacts.upload_cleanup import UploadCleanup
 from handbill.contacts.uploads import Uploads
 from handbill.infra.postgres import Database
 from handbill.infra.state import StateTable
@@ -43,7 +45,9 @@ __all__ = [
     "ContactsPolicy",
     "ContactsService",
     "Imports",
+    "InspectionLimits",
     "People",
+    "UploadLimits",
     "address_of",
     "file_chunks",
     "from_whatsapp",
@@ -74,15 +78,18 @@ class ContactsPolicy(msgspec.Struct, frozen=True):
     unpacked_limit: int = 4 << 30
     xlsx_limit: int = 128 << 20
     at_once: int = 2
-    waiting: int = 20
+    uploads: UploadLimits = UploadLimits()
     keep_days: int = 7
     report_days: int = 90
     chunk_bytes: int = CHUNK
     slice_rows: int = SLICE_ROWS
     chunk_seconds: float = 60.0
+    inspection: InspectionLimits = InspectionLimits()
 
 
 class ContactsService:
+    """Contacts and their imports. `cpu` runs a function in a process with limits; it reads what clients uploaded."""
+
     def __init__(
         self,
         database: Database,
@@ -90,6 +97,7 @@ class ContactsService:
         audit: Audit,
         clock: Clock,
         policy: ContactsPolicy,
+        cpu: Cpu,
         people: People | None = None,
     ) -> None:
         ids = Ids(clock)
@@ -103,8 +111,14 @@ class ContactsService:
             chunk_bytes=policy.chunk_bytes, slice_rows=policy.slice_rows, chunk_seconds=policy.chunk_seconds,
         )  # fmt: skip
         self.imports = Imports(
-            database, jobs, audit, self.runner, self.uploads, clock, ids, bounds=bounds, waiting=policy.waiting
-        )
+            database, audit, self.runner, self.uploads, clock, ids,
+            inspector=FileInspector(cpu, bounds, policy.inspection),
+            admission=UploadAdmission(database, jobs, policy.uploads),
+        )  # fmt: skip
+        self._cleanup = UploadCleanup(
+            database, self.runner, self.uploads, clock,
+            unstarted=timedelta(hours=policy.uploads.unstarted_hours), kept=timedelta(days=policy.keep_days),
+        )  # fmt: skip
         self.book = Book(database, audit, clock, ids, people)
         self.audience = self.book.audience
         self.suppress = self.book.suppress
@@ -119,12 +133,5 @@ class ContactsService:
         """Remove files and reports that are old, and suppressions that have ended. How many files went."""
         now = self._clock.now()
         await self.book.sweep()
-        before = now - timedelta(days=self._policy.keep_days)
         await sweep_findings(self._database, now - timedelta(days=self._policy.report_days))
-        async with self._database.worker() as tx:
-            old = await store.old_files(tx, before)
-        for tenant_id, import_id, files in old:
-            await asyncio.to_thread(self.uploads.remove, *files)
-            async with self._database.worker() as tx:
-                await store.file_gone(tx, tenant_id, import_id)
-        return len(old)
+        return await self._cleanup.run()

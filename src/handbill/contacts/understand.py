@@ -11,7 +11,7 @@ import msgspec
 from handbill.contacts import mapping, sources
 from handbill.contacts.dialects import Dialect, records
 from handbill.contacts.model import Column, Plan, Reading
-from handbill.contacts.parse import rows_of
+from handbill.contacts.parse import Fields, Reader, rows_of
 from handbill.kit.bounds import HEADER_CHARS
 from handbill.kit.errors import Invalid
 from handbill.kit.untrusted_json import UNREADABLE
@@ -70,6 +70,15 @@ def head_rows(path: str, bounds: sources.Bounds, plan: Plan, most: int) -> list[
         if len(found) == most:
             break
     return found
+
+
+def read_head(
+    path: str, bounds: sources.Bounds, plan: Plan, max_rows: int
+) -> tuple[list[list[str] | str], list[Fields | None]]:
+    """The first rows below the header, as cells and as the fields that the plan makes of them."""
+    head = head_rows(path, bounds, plan, max_rows)
+    reader = Reader(plan)
+    return head, [reader.read(cells) if isinstance(cells, list) and cells else None for cells in head]
 
 
 def _table(lines: list[str], reading: Reading) -> list[list[str]]:

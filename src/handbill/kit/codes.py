@@ -215,7 +215,11 @@ CODES: dict[str, str] = {
     "IMPORT_EMPTY": "There is nothing in the file; nothing was kept.",
     "IMPORT_TOO_LARGE": "The file, or what it unpacks to, is larger than is taken; nothing was kept.",
     "IMPORT_LIMIT": "The file could not be read within the limits of time and memory; simplify or split it.",
+    "PREVIEW_BUSY": "Enough uploaded files are being read; nothing was kept, try again after `Retry-After` seconds.",
     "IMPORT_FILE_GONE": "The uploaded file has been removed; upload it again.",
+    "UPLOADS_WAITING": "Too many uploads of yours, or bytes of them, were never started; start or cancel some.",
+    "UPLOAD_EXPIRED": "The upload was not started in time, and its file has been removed; upload it again.",
+    "UPLOAD_NOT_STORED": "The file could not be written to disk; nothing was kept, try again after `Retry-After`.",
     "IMPORTS_WAITING": "Too many of your imports are under way; nothing was kept, try again after `Retry-After`.",
     "BAD_FORM": "The form cannot be read, or has no part named `file`; nothing was kept.",
     # --- more of banners

@@ -176,7 +176,23 @@ class Contacts(msgspec.Struct, frozen=True):
     imports_waiting: Annotated[
         int, Meta(ge=1, le=10_000, description="Imports of one tenant under way above which uploads are refused.")
     ] = 20
-    keep_days: Annotated[int, Meta(ge=1, description="Days for which uploaded files are kept.")] = 7
+    unstarted_uploads: Annotated[
+        int,
+        Meta(ge=1, le=10_000, description="Uploads of one tenant that nobody started, above which another is refused."),
+    ] = 20
+    unstarted_bytes: Annotated[
+        int,
+        Meta(
+            ge=1_024,
+            description="Bytes of such uploads of one tenant, together; at least as many as one file may have.",
+        ),
+    ] = 2_147_483_648
+    unstarted_hours: Annotated[
+        int, Meta(ge=1, le=8_760, description="Hours after which an upload that nobody started expires.")
+    ] = 48
+    keep_days: Annotated[
+        int, Meta(ge=1, description="Days for which uploaded files are kept, counted from the upload.")
+    ] = 7
     report_days: Annotated[int, Meta(ge=1, description="Days for which the rejected rows of an import are kept.")] = 90
     chunk_bytes: Annotated[int, Meta(ge=4_096, le=67_108_864, description="Bytes of a file that one job parses.")] = (
         1_048_576
@@ -199,6 +215,28 @@ class Contacts(msgspec.Struct, frozen=True):
     parser_memory_mb: Annotated[
         int, Meta(ge=512, le=1_048_576, description="Address space of one process that reads files, in megabytes.")
     ] = 4_096
+    preview_processes: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=256,
+            description="Processes of one API process that read the first rows of uploaded files, started when needed;"
+            " a tenant has at most half of them at once.",
+        ),
+    ] = 2
+    preview_seconds: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=600,
+            description="Seconds of CPU time that reading the first rows of a file may take, for its proposal or its"
+            " preview; a file that takes longer is refused as `IMPORT_LIMIT`.",
+        ),
+    ] = 30
+    preview_memory_mb: Annotated[
+        int,
+        Meta(ge=512, le=1_048_576, description="Address space of one process that reads first rows, in megabytes."),
+    ] = 2_048
 
 
 class Messaging(msgspec.Struct, frozen=True):

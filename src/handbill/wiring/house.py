@@ -12,7 +12,7 @@ from handbill.adstats.providers.mock import MockProvider
 from handbill.adstats.service import AdstatsService
 from handbill.banners.service import BannersService, Catalogue, CatalogueBook, ShowPolicy, ThrottlePolicy
 from handbill.caps.service import CapsService
-from handbill.contacts.service import ContactsPolicy, ContactsService
+from handbill.contacts.service import ContactsPolicy, ContactsService, InspectionLimits, UploadLimits
 from handbill.events.accepted import Accepted
 from handbill.events.capture import Capture, CapturePolicy
 from handbill.events.capture_limits import Allowance, Limits
@@ -32,6 +32,7 @@ from handbill.insights.service import Bounds, InsightsService, Tails
 from handbill.jobs.breaker import Breaker
 from handbill.jobs.pressure import PressureLimits
 from handbill.jobs.service import JobsService, RelayPolicy
+from handbill.jobs.worker.pool import CpuPool
 from handbill.kit.disk import DiskLimits, DiskMonitor
 from handbill.kit.telemetry import logs
 from handbill.messaging.service import MessagingService
@@ -99,6 +100,7 @@ class House:
         self.events.dead.reship = shipping.reshipping(self)
         self.adstats = _adstats(self)
         self.reports = ReportsService(self.adstats, self.banners, Touches(self.clickhouse))
+        self.inspection_pool = CpuPool(settings.contacts.preview_processes, settings.contacts.preview_memory_mb << 20)
         self.contacts = _contacts(self)
         self.messaging = _messaging(self)
         self.contacts.runner.told = self.messaging.import_done
@@ -113,6 +115,7 @@ class House:
             ("tenants", self.tenants),
             ("journal", self.journal),
             ("adstats", self.adstats),
+            ("inspection-pool", self.inspection_pool),
         )
         self._serving: tuple[tuple[str, Part], ...] = (
             ("disk", self.disk),
@@ -351,14 +354,19 @@ def _contacts(house: House) -> ContactsService:
         unpacked_limit=given.unpacked_limit,
         xlsx_limit=given.xlsx_limit,
         at_once=given.imports_at_once,
-        waiting=given.imports_waiting,
+        uploads=UploadLimits(
+            given.imports_waiting, given.unstarted_uploads, given.unstarted_bytes, given.unstarted_hours
+        ),
         keep_days=given.keep_days,
         report_days=given.report_days,
         chunk_bytes=given.chunk_bytes,
         slice_rows=given.slice_rows,
         chunk_seconds=given.chunk_seconds,
+        inspection=InspectionLimits(given.preview_processes, given.preview_seconds),
     )
-    return ContactsService(house.database, house.jobs, house.tenants.audit, house.clock, policy, house.people)
+    return ContactsService(
+        house.database, house.jobs, house.tenants.audit, house.clock, policy, house.inspection_pool.run, house.people
+    )
 
 
 def _geo_file(settings: Settings) -> Path | None:

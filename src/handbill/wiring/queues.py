@@ -33,7 +33,7 @@ JOBS = {
     "cron.rollup_dirty": "Recount past days that late events touched.",
     "cron.stats_audit": "Compare a few days of the stats with a recount, and look for days that were never rolled up.",
     "cron.parked_heal": "Send events that the database refused through the pipeline again, three times at most.",
-    "cron.contacts_sweep": "Remove uploaded files past their days, and suppressions that have ended.",
+    "cron.contacts_sweep": "Cancel unstarted uploads that expired; remove old uploaded files and ended suppressions.",
     "cron.campaign_poll": "Begin campaigns whose time has come, fairly; end those that are over; ring idle numbers.",
     "cron.messaging_upkeep": "Measure fairness, forget worked-off webhooks.",
     "cron.connections": "Ask the providers anew about numbers and templates.",

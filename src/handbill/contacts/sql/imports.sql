@@ -29,8 +29,23 @@ returning *
 select count(*)::int from contacts.imports
 where tenant_id = $1 and status in ('queued', 'splitting', 'parsing', 'parsed', 'merging', 'undoing')
 
--- name: ready_imports
-select count(*)::int from contacts.imports where tenant_id = $1 and status = 'ready' and not file_gone
+-- name: count_unstarted
+select count(*)::int as files, coalesce(sum(size), 0)::bigint as size from contacts.imports
+where tenant_id = $1 and status = 'ready' and not file_gone
+
+-- name: hold_uploads
+-- Uploads of a tenant are stored one after the other: each sees those before it.
+select pg_advisory_xact_lock(hashtextextended('contacts-uploads:' || $1::int, 0)), $1::int as tenant_id
+
+-- name: expired_uploads
+-- no-tenant: the clean-up of uploads serves all tenants
+select tenant_id, import_id from contacts.imports
+where not file_gone and status = 'ready' and created_at < $1
+order by created_at limit $2
+
+-- name: imports_with_files
+-- no-tenant: the clean-up of uploads serves all tenants; the ids come from the names of files
+select import_id from contacts.imports where not file_gone and import_id = any($1::uuid[])
 
 -- name: running_imports
 select count(*)::int from contacts.imports
@@ -117,10 +132,10 @@ select distinct email as key from contacts.contacts where tenant_id = $1 and ema
 select distinct external_id as key from contacts.contacts where tenant_id = $1 and external_id = any ($2::text[])
 
 -- name: old_files
--- no-tenant: the chore that empties the uploads' directory serves all tenants
+-- no-tenant: the clean-up of uploads serves all tenants
 select tenant_id, import_id, file, canonical from contacts.imports
-where not file_gone and status in ('ready', 'done', 'failed', 'cancelled', 'undone') and created_at < $1
-order by created_at limit 500
+where not file_gone and status in ('done', 'failed', 'cancelled', 'undone') and created_at < $1
+order by created_at limit $2
 
 -- name: file_gone
 update contacts.imports set file_gone = true where tenant_id = $1 and import_id = $2

@@ -10,11 +10,12 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 from handbill.jobs.model import CpuDied, CpuLimitExceeded
+from handbill.kit.errors import Busy
 
 WALL_FACTOR, WALL_EXTRA_S = 10, 30.0
 """A process that waits instead of computing is killed after this many times its CPU limit, and some seconds more."""
@@ -33,17 +34,19 @@ class CpuPool:
     async def start(self) -> None:
         """Nothing: a process is started by the first call that needs it."""
 
-    async def run(self, function: Callable[..., Any], *args: Any, cpu_s: float | None = None) -> Any:
+    async def run(
+        self, function: Callable[..., Any], *args: Any, cpu_s: float | None = None, wall_s: float | None = None
+    ) -> Any:
         """Run it in a free process. Cancelling ends that process, so that no work goes on without a caller.
 
         With `cpu_s`, the kernel ends the process when the call has used that much CPU time, also inside native code;
-        one that waits instead is killed by the clock. Either way, and when memory runs out, it raises
-        CpuLimitExceeded, other calls are not touched, and the next call gets a new process. CpuDied: the process ended
-        for another reason.
+        one that waits instead is killed after `wall_s` (unset: some multiple of `cpu_s`). Either way, and when memory
+        runs out, it raises CpuLimitExceeded, other calls are not touched, and the next call gets a new process.
+        CpuDied: the process ended for another reason. Busy: this machine could not start one.
         """
         seat = await self._seat()
         try:
-            return await seat.run(function, args, cpu_s)
+            return await seat.run(function, args, cpu_s, wall_s)
         finally:
             self._idle.put_nowait(seat)
 
@@ -69,14 +72,17 @@ class _Seat:
         self._memory_bytes = memory_bytes
         self._executor: ProcessPoolExecutor | None = None
 
-    async def run(self, function: Callable[..., Any], args: tuple[Any, ...], cpu_s: float | None) -> Any:
+    async def run(
+        self, function: Callable[..., Any], args: tuple[Any, ...], cpu_s: float | None, wall_s: float | None
+    ) -> Any:
         executor = self._started()
-        wall_s = None if cpu_s is None else cpu_s * WALL_FACTOR + WALL_EXTRA_S
+        if wall_s is None and cpu_s is not None:
+            wall_s = cpu_s * WALL_FACTOR + WALL_EXTRA_S
         timeout = asyncio.timeout(wall_s)
         processes: list[Any] = []
         try:
             async with timeout:
-                future = executor.submit(_run_limited, cpu_s, function, args)
+                future = self._submitted(executor, cpu_s, function, args)
                 processes = list((executor._processes or {}).values())
                 return await asyncio.wrap_future(future)
         except BrokenProcessPool as error:
@@ -95,6 +101,15 @@ class _Seat:
         except asyncio.CancelledError:
             self.kill()
             raise
+
+    def _submitted(
+        self, executor: ProcessPoolExecutor, cpu_s: float | None, function: Callable[..., Any], args: tuple[Any, ...]
+    ) -> Future[Any]:
+        try:
+            return executor.submit(_run_limited, cpu_s, function, args)
+        except OSError as error:  # no process, memory or file handle is left on this machine
+            self.kill()
+            raise Busy("No process could be started; nothing was done.", retry_after=5) from error
 
     def _started(self) -> ProcessPoolExecutor:
         if self._executor is None:
