@@ -133,15 +133,9 @@ _NO_TENANT = {
 
 
 async def fill(owner: asyncpg.Connection, tenant_id: int) -> None:
-    """Inside the caller's transaction. Foreign keys are not looked at: a row stands for itself here."""
-    await owner.execute("set local session_replication_role = replica")
-    for table, columns in [*_TABLES.items(), *_NO_TENANT.items()]:
-        tenant = f"case when n % 50 = 0 then {tenant_id} end" if table == "events.parked" else str(tenant_id)
-        every = columns if table in _NO_TENANT else {"tenant_id": tenant, **columns}
-        await owner.execute(
-            f"insert into {table} ({', '.join(every)}) select {', '.join(every.values())}"
-            f" from generate_series(1, {ROWS}) n"
-        )
+    """All tables, inside the caller's transaction."""
+    for table in [*_TABLES, *_NO_TENANT]:
+        await fill_table(owner, table, tenant_id)
         await owner.execute(f"analyze {table}")
     await owner.execute(
         "insert into events.event_keys select $1, decode(md5($2::text || n), 'hex'), now() - interval '40 days'"
@@ -149,3 +143,15 @@ async def fill(owner: asyncpg.Connection, tenant_id: int) -> None:
         tenant_id, uuid.uuid4().hex, ROWS * 16,
     )  # fmt: skip
     await owner.execute("analyze events.event_keys")
+
+
+async def fill_table(
+    owner: asyncpg.Connection, table: str, tenant_id: int, *, rows: int = ROWS, every: int = EVERY
+) -> None:  # fmt: skip
+    """Inside a transaction. Foreign keys are not looked at: a row stands for itself here."""
+    columns = _TABLES.get(table) or _NO_TENANT[table]
+    tenant = f"case when n % 50 = 0 then {tenant_id} end" if table == "events.parked" else str(tenant_id)
+    named = columns if table in _NO_TENANT else {"tenant_id": tenant, **columns}
+    values = ", ".join(named.values()).replace(f"n % {EVERY} =", f"n % {every} =")
+    await owner.execute("set local session_replication_role = replica")
+    await owner.execute(f"insert into {table} ({', '.join(named)}) select {values} from generate_series(1, {rows}) n")

@@ -5,24 +5,31 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
 
 import asyncpg
 import pytest
 
 from handbill.banners.erasure import Erasure
+from handbill.contacts.store import S as CONTACTS
 from handbill.events.reader import EventReader
-from handbill.infra.postgres import Database, PostgresStopped, derive, work
+from handbill.infra.postgres import Database, PostgresStopped, derive, walk, work
 from handbill.infra.redis import Redis
 from handbill.infra.sqlfiles import Sql
+from handbill.messaging.store import S as MESSAGING
+from handbill.people.store import S as PEOPLE
 from tests.kit.engines import Engines
 from tests.kit.hot import UNHURRIED
 from tests.kit.loop import loop
+from tests.kit.many_rows import PERSON, PHONE, fill_table
 
 ROWS = 200
 SLOW_MS = 5
 TIMEOUT_MS = 500
 """Half of what all rows take at least; a row takes a hundredth of it."""
 OLD = timedelta(days=100)
+NIL = UUID(int=0)
 
 
 @pytest.fixture
@@ -121,6 +128,29 @@ async def test_an_erasure_ends_under_a_time_limit_that_cuts_the_whole_month(
         )
         erased = await Erasure(hurried, few=few, pages=64).erase(tenant, ["ann"])
         assert erased["banners.banner_impressions"] == ROWS * 7
+
+
+@pytest.mark.parametrize(
+    ("table", "statement", "about", "start"),
+    [
+        ("contacts.import_rows", CONTACTS.erase_staged, (PERSON, [PHONE], []), (NIL, 0, 0)),
+        ("contacts.import_findings", CONTACTS.erase_findings, ([PHONE],), (NIL, 0, 0)),
+        ("messaging.webhook_inbox", MESSAGING.erase_webhooks, ([PHONE],), (b"",)),
+        ("messaging.alerts", MESSAGING.erase_alerts, ([PHONE],), ("",)),
+        ("messaging.hook_deliveries", MESSAGING.erase_deliveries, ([PHONE],), (NIL,)),
+        ("people.unfolded", PEOPLE.erase_marks, ([PERSON],), (False, 0)),
+        ("people.followups", PEOPLE.erase_followups, ([PERSON],), (0,)),
+    ],
+)
+async def test_portions_together_erase_every_row_of_a_person(
+    owner: asyncpg.Connection, database: Database, tenant: int, table: str, statement: Sql, about: Any, start: Any
+) -> None:
+    async with owner.transaction():
+        await fill_table(owner, table, tenant, rows=25, every=5)
+    for erased in (5, 0):
+        assert await walk(database, statement, (tenant, *about), start, 4) == erased
+    left = await owner.fetchval(f"select count(*) from {table} where tenant_id = $1", tenant)
+    assert left == (25 if table == "messaging.hook_deliveries" else 20)
 
 
 async def test_forgetting_keys_ends_under_a_time_limit_that_cuts_a_range(
