@@ -16,7 +16,7 @@ def result(part: str, kind: str, lasted: float, *alerts: tuple[str, float]) -> d
         "part": part, "kind": kind, "held_s": lasted, "well_again_s": lasted, "events_accepted": 5,
         "longest_without_accepted_event_s": 0.2, "event_requests_repeated": {"503": 2}, "decisions_answered": 9,
         "decisions_failed": {"503": 1}, "slowest_decision_s": 0.1,
-        "alerts": [{"alert": name, "by": "up", "after_s": after} for name, after in alerts],
+        "alerts": {name: {"up": after + 3, "watch": after} for name, after in alerts},
     }  # fmt: skip
 
 
