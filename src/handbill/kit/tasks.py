@@ -84,11 +84,11 @@ class BackgroundTask:
             _started.remove(self)
 
     async def rest(self, seconds: float) -> None:
-        """A pause on purpose, after work without an error: an earlier one must not count for the length of the pause."""
+        """A pause on purpose, after work without an error: an earlier one counts no longer."""
         self.health.succeeded()
-        await self._pause(seconds)
+        await self._sleep(seconds)
 
-    async def _pause(self, seconds: float) -> None:
+    async def _sleep(self, seconds: float) -> None:
         self.health.rest(seconds)
         await asyncio.sleep(seconds)
         self.health.heartbeat()
@@ -103,7 +103,7 @@ class BackgroundTask:
                 pause = FIRST_PAUSE_S
             except Exception as error:  # noqa: BLE001 - a task must not end because of what it works on
                 self._on_error(error)
-                await self._pause(pause * (0.5 + random.random()))
+                await self._sleep(pause * (0.5 + random.random()))
                 pause = min(pause * 2, self._longest_pause_s)
 
     async def _run_once(self) -> None:
