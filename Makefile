@@ -58,5 +58,8 @@ bench-%: $(VENV)/.synced
 soak: $(VENV)/.synced ## the long forms, seeded; evidence goes to docs/evidence
 	@$(BIN)/python -m tests.soak
 
+soak-%: $(VENV)/.synced
+	@$(BIN)/python -m tests.soak $(subst -,_,$*)
+
 clean: ## delete what was built, never data: `handbill reset` removes that, and asks first
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,4 +1,5 @@
-"""`python -m tests.soak [NAME ...]`: runs scenarios and writes docs/evidence/NAME.json for each that held.
+"""`python -m tests.soak [NAME ...]`: runs scenarios and writes docs/evidence/NAME.json for each that held,
+and NAME.md where the scenario has a table.
 
 SEED (default: 1) and SECONDS (default: 600) come from the environment. Evidence names the commit, the seed, the
 settings and what was counted, so that anybody can run the same again. A scenario that fails writes nothing.
@@ -25,7 +26,7 @@ from tests.soak.context import Context
 
 ROOT = Path(__file__).resolve().parents[2]
 EVIDENCE = ROOT / "docs" / "evidence"
-_FRAME = {"__main__", "context"}
+_FRAME = {"__main__", "context", "fault_ledger"}
 
 
 def names() -> list[str]:
@@ -55,6 +56,14 @@ def evidence(context: Context, counts: dict[str, Any], began: datetime, took: fl
     }
 
 
+def page(found: dict[str, Any], table: str) -> str:
+    """The evidence for people: when, of which commit, and the scenario's own table."""
+    head = (
+        f"# {found['name']}\n\nCommit {found['commit']}, seed {found['seed']}, {found['began']}, {found['seconds']} s."
+    )
+    return f"{head} All figures are in `{found['name']}.json`.\n\n{table}"
+
+
 def soak(name: str, seed: int, seconds: float, folder: Path = EVIDENCE) -> dict[str, Any]:
     """One scenario to its end; what it asserts and fails goes up."""
     scenario = importlib.import_module(f"tests.soak.{name}")
@@ -62,8 +71,12 @@ def soak(name: str, seed: int, seconds: float, folder: Path = EVIDENCE) -> dict[
     began = datetime.now(UTC)
     counts = asyncio.run(scenario.run(context))
     found = evidence(context, counts, began, time.monotonic() - context.begin)
+    if context.is_partial:
+        return found
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{name}.json").write_text(json.dumps(found, indent=2, sort_keys=True) + "\n")
+    if hasattr(scenario, "table"):
+        (folder / f"{name}.md").write_text(page(found, scenario.table(counts)))
     return found
 
 

@@ -22,6 +22,8 @@ class Context:
     seconds: float
     settings: dict[str, Any] = field(default_factory=dict)
     """What the scenario chose for itself (sizes, numbers of workers); goes into the evidence."""
+    is_partial: bool = False
+    """Set by a scenario that ran only a part of itself: no evidence is written."""
 
     def __post_init__(self) -> None:
         self.random = random.Random(f"{self.name}:{self.seed}")

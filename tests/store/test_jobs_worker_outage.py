@@ -16,6 +16,7 @@ from handbill.jobs.model import Backoff, Job, JobOptions, NewJob
 from handbill.jobs.queue import Queues
 from handbill.jobs.worker import JobContext, JobWorker
 from handbill.jobs.worker.calls import Calls
+from handbill.kit import task_health
 from tests.kit.crashes import enumerate_points
 from tests.kit.engines import Engines
 from tests.kit.processes import free_port
@@ -58,6 +59,24 @@ async def test_cut_connections_lose_nothing(redis: Redis, engines: Engines, uniq
         await worker.stop()
         assert (await queue.counts()).failed == 0
     assert set(ran.values()) == {1}, "a lost answer is asked for again, not run again"
+
+
+async def test_a_cut_connection_leaves_no_task_stuck(
+    redis: Redis, engines: Engines, unique: Callable[[str], str]
+) -> None:
+    """The wait for jobs has no end: it is well again with the first answer, also on a queue without jobs."""
+    async with opened(engines.redis_url) as own:
+        queue = Queues(own).queue(unique("idle"))
+        worker = JobWorker(queue.queues, queue.name, {}, concurrency=1)
+        await worker.start()
+        (health,) = [one for one in task_health.running() if one.name == f"{worker.name}:listen"]
+        # As long ago as it takes to be stuck: what is over since then must not count.
+        health.failed(RedisAway("cut"))
+        health._waiting_since = health._clock.monotonic() - health.limit_s
+        assert health.is_stuck()
+        await redis.call("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        await eventually(lambda: not health.is_stuck(), what="the listener is well again")
+        await worker.stop()
 
 
 async def test_a_restart_of_redis_under_load_loses_nothing(own_redis: Any, short_tmp: Path) -> None:

@@ -55,6 +55,32 @@ def test_a_task_that_gave_a_sign_of_life_must_give_the_next() -> None:
     assert not lives.is_stuck()
 
 
+@pytest.mark.parametrize("error", [Busy("away"), ValueError("x")])
+async def test_an_earlier_error_does_not_count_while_a_run_rests_at_its_end(error: Exception) -> None:
+    clock, rests, runs = FakeClock(), asyncio.Event(), 0
+
+    class Hourly(BackgroundTask):
+        async def rest(self, seconds: float) -> None:
+            if seconds == 3_600:
+                rests.set()
+            await super().rest(seconds)
+
+    async def run() -> None:
+        nonlocal runs
+        runs += 1
+        if runs == 1:
+            raise error
+        await task.rest(3_600)
+
+    task = Hourly("hourly", run, health=TaskHealth("hourly", clock=clock, limit_s=40))
+    async with started(task):
+        await rests.wait()
+        await asyncio.sleep(0)  # sleeps: for no time, the pause begins
+        clock.advance(seconds=1_000)
+        assert not task.health.is_stuck()
+        assert not task.health.is_failing()
+
+
 def test_an_announced_pause_is_no_silence() -> None:
     clock = FakeClock()
     health = TaskHealth("hourly", clock=clock, limit_s=40)

@@ -147,6 +147,13 @@ def heartbeat() -> None:
         health.heartbeat()
 
 
+def report_success() -> None:
+    """Report that a part of the work ended without an error, from a run that has no end of its own."""
+    health = _current.get()
+    if health is not None:
+        health.succeeded()
+
+
 def report_partial_failure(error: BaseException) -> None:
     """Inform the background task that the caller runs in, if it runs in one, that a part of its work failed."""
     health = _current.get()

@@ -84,7 +84,11 @@ class BackgroundTask:
             _started.remove(self)
 
     async def rest(self, seconds: float) -> None:
-        """A pause on purpose."""
+        """A pause on purpose, after work without an error: an earlier one counts no longer."""
+        self.health.succeeded()
+        await self._sleep(seconds)
+
+    async def _sleep(self, seconds: float) -> None:
         self.health.rest(seconds)
         await asyncio.sleep(seconds)
         self.health.heartbeat()
@@ -99,14 +103,13 @@ class BackgroundTask:
                 pause = FIRST_PAUSE_S
             except Exception as error:  # noqa: BLE001 - a task must not end because of what it works on
                 self._on_error(error)
-                await self.rest(pause * (0.5 + random.random()))
+                await self._sleep(pause * (0.5 + random.random()))
                 pause = min(pause * 2, self._longest_pause_s)
 
     async def _run_once(self) -> None:
         """One run and the pause behind it."""
         try:
             await self.run()
-            self.health.succeeded()
             self.ready.set()
             await self.rest(self._period_s)  # also without a period: a run that never waits must not block the others
         except asyncio.CancelledError:

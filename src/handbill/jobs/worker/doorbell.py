@@ -74,7 +74,7 @@ class Doorbell:
             while True:
                 await self._wait_for_room()
                 found = await connection.call("BZPOPMIN", self._keys["marker"], BLOCK_S, timeout=BLOCK_S + 10)
-                task_health.heartbeat()
+                task_health.report_success()
                 if found is None:
                     continue
                 if not self._free():
