@@ -1,0 +1,138 @@
+"""`python -m tests.kit.attacker TARGET [ATTACK ...]`: attacks in a process of their own, few requests at a time.
+
+Every attack is tried once, then `prepared` is printed. From SIGUSR1 on, until SIGTERM, all of them run at once, each with
+one request under way and a rest after it, so that the machine is not simply busy with the attackers' own work. The last
+line has the answers: how many of which status, and the seconds of the longest one, by attack.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import json
+import random
+import signal
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import aiohttp
+import msgspec
+
+from handbill.events.model import Impression, encode
+from handbill.infra.journal.lanes import Lanes
+from handbill.infra.journal.streams import StreamsJournal
+from handbill.infra.redis import Redis
+from tests.kit.attacks import ATTACKS, Shot, Target, sockets
+
+REST_S = 0.1
+REST_FACTOR = 3.0
+"""A request is followed by a rest of so many times its own length: about a quarter of the time is attack."""
+POISON = 300
+ADDRESS = "127.0.0.2"
+EXTRAS = ("poison", "sockets")
+
+
+class Attacker:
+    def __init__(self, target: Target, session: aiohttp.ClientSession) -> None:
+        self._target = target
+        self._session = session
+        self._rng = random.Random(13)
+        self.statuses: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        self.longest: defaultdict[str, float] = defaultdict(float)
+
+    def shots(self, name: str) -> Iterator[Shot]:
+        return ATTACKS[name](self._target, self._rng)
+
+    async def fire(self, name: str, shot: Shot) -> float:
+        began = time.monotonic()
+        try:
+            async with self._session.request(
+                shot.method, shot.path, data=io.BytesIO(shot.body) if shot.body else None, headers=shot.headers
+            ) as reply:
+                await reply.read()
+                status = str(reply.status)
+        except (aiohttp.ClientError, OSError):
+            status = "closed"  # as a server may do that has refused what is still being sent
+        except TimeoutError:
+            status = "timeout"
+        took = time.monotonic() - began
+        self.statuses[name][status] += 1
+        self.longest[name] = max(self.longest[name], took)
+        return took
+
+    async def run(self, name: str, stopping: asyncio.Event) -> None:
+        for shot in self.shots(name):
+            took = await self.fire(name, shot)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stopping.wait(), REST_S + REST_FACTOR * took)
+            if stopping.is_set():
+                return
+
+    async def poison(self, stopping: asyncio.Event) -> None:
+        """Events that the database refuses, put straight into the journal: the API lets none of them through."""
+        redis = Redis(self._target.redis_url, timeout=30)
+        await redis.start()
+        try:
+            journal, lanes = StreamsJournal(redis), [lane for lane, _ in Lanes().all()]
+            while not stopping.is_set():
+                now = int(time.time() * 1000)
+                head = (self._target.tenant_id, now, now, self._target.banner_number)
+                tenant, at, received, banner = head
+                bodies = [
+                    encode(Impression(tenant, self._rng.randbytes(16).hex(), at, received, banner, page="zero\0byte"))
+                    for _ in range(POISON)
+                ]
+                await journal.append(self._rng.choice(lanes), bodies)
+                self.statuses["poison"]["appended"] += 1
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(stopping.wait(), 0.5)
+        finally:
+            await redis.stop()
+
+    async def open_sockets(self, stopping: asyncio.Event) -> None:
+        host, port = self._target.base.removeprefix("http://").split(":")
+        writers = []
+        for first in sockets(self._target):
+            _, writer = await asyncio.open_connection(host, int(port), local_addr=("127.0.0.3", 0))
+            writer.write(first)
+            writers.append(writer)
+            self.statuses["sockets"]["opened"] += 1
+        await stopping.wait()
+        for writer in writers:
+            writer.close()
+
+
+async def run(target: Target, names: list[str]) -> None:
+    loop, begin, stopping = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
+    loop.add_signal_handler(signal.SIGUSR1, begin.set)
+    loop.add_signal_handler(signal.SIGTERM, stopping.set)
+    connector = aiohttp.TCPConnector(local_addr=(ADDRESS, 0))
+    timeout = aiohttp.ClientTimeout(total=60)
+    async with aiohttp.ClientSession(target.base, connector=connector, timeout=timeout) as session:
+        attacker = Attacker(target, session)
+        for name in set(names) - set(EXTRAS):
+            shots = attacker.shots(name)
+            for _ in range(9):
+                await attacker.fire(name, next(shots))
+        print(json.dumps({"event": "prepared", "answers": attacker.statuses, "longest": attacker.longest}), flush=True)
+        attacker.longest.clear()
+        await begin.wait()
+        print(json.dumps({"event": "begun", "at": time.monotonic()}), flush=True)
+        async with asyncio.TaskGroup() as group:
+            for name in names:
+                if name == "poison":
+                    group.create_task(attacker.poison(stopping))
+                elif name == "sockets":
+                    group.create_task(attacker.open_sockets(stopping))
+                else:
+                    group.create_task(attacker.run(name, stopping))
+    print(json.dumps({"event": "finished", "answers": attacker.statuses, "longest": attacker.longest}), flush=True)
+
+
+if __name__ == "__main__":
+    chosen = sys.argv[2:] or [*ATTACKS, *EXTRAS]
+    asyncio.run(run(msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=Target), chosen))
