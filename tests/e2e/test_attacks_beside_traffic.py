@@ -177,6 +177,7 @@ async def test_honest_traffic_beside_all_attacks(tmp_path: Path) -> None:
                     done = await attacker.log(event="finished", timeout=120)
                 after = {one.name: resident(one.pid) for one in (api, worker)}
                 print(done)
+                print(*[l[:500] for l in attacker.lines if not l.startswith("{")], sep="\n")
                 print("quiet", len(quiet), p99(quiet), max(x["took"] for x in quiet))
                 print("beside", len(beside), p99(beside), max(x["took"] for x in beside))
                 print("slowest", sorted(beside, key=lambda x: -x["took"])[:8])

@@ -28,8 +28,9 @@ from handbill.infra.journal.streams import StreamsJournal
 from handbill.infra.redis import Redis
 from tests.kit.attacks import ATTACKS, Shot, Target, sockets
 
-REST_S = 0.1
-REST_FACTOR = 3.0
+import os
+REST_S = float(os.environ.get("HBTEST_REST", "0.05"))
+REST_FACTOR = float(os.environ.get("HBTEST_FACTOR", "1"))
 """A request is followed by a rest of so many times its own length: about a quarter of the time is attack."""
 POISON = 300
 ADDRESS = "127.0.0.2"
@@ -41,11 +42,15 @@ class Attacker:
         self._target = target
         self._session = session
         self._rng = random.Random(13)
+        self._shots: dict[str, Iterator[Shot]] = {}
         self.statuses: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self.longest: defaultdict[str, float] = defaultdict(float)
 
-    def shots(self, name: str) -> Iterator[Shot]:
-        return ATTACKS[name](self._target, self._rng)
+    def next_shot(self, name: str) -> Shot:
+        """Large bodies are made when the first one is asked for."""
+        if name not in self._shots:
+            self._shots[name] = ATTACKS[name](self._target, self._rng)
+        return next(self._shots[name])
 
     async def fire(self, name: str, shot: Shot) -> float:
         began = time.monotonic()
@@ -53,7 +58,8 @@ class Attacker:
             async with self._session.request(
                 shot.method, shot.path, data=io.BytesIO(shot.body) if shot.body else None, headers=shot.headers
             ) as reply:
-                await reply.read()
+                body = await reply.read()
+                if name in ("refused_events","heavy_questions","uploads","deep_json","packed_bodies","bodies_that_backtracked","long_values") and self.statuses[name].total() < 9: print(name, shot.path, len(shot.body), reply.status, body[:300], flush=True)
                 status = str(reply.status)
         except (aiohttp.ClientError, OSError):
             status = "closed"  # as a server may do that has refused what is still being sent
@@ -65,12 +71,10 @@ class Attacker:
         return took
 
     async def run(self, name: str, stopping: asyncio.Event) -> None:
-        for shot in self.shots(name):
-            took = await self.fire(name, shot)
+        while not stopping.is_set():
+            took = await self.fire(name, self.next_shot(name))
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stopping.wait(), REST_S + REST_FACTOR * took)
-            if stopping.is_set():
-                return
 
     async def poison(self, stopping: asyncio.Event) -> None:
         """Events that the database refuses, put straight into the journal: the API lets none of them through."""
@@ -115,9 +119,8 @@ async def run(target: Target, names: list[str]) -> None:
     async with aiohttp.ClientSession(target.base, connector=connector, timeout=timeout) as session:
         attacker = Attacker(target, session)
         for name in set(names) - set(EXTRAS):
-            shots = attacker.shots(name)
             for _ in range(9):
-                await attacker.fire(name, next(shots))
+                await attacker.fire(name, attacker.next_shot(name))
         print(json.dumps({"event": "prepared", "answers": attacker.statuses, "longest": attacker.longest}), flush=True)
         attacker.longest.clear()
         await begin.wait()
