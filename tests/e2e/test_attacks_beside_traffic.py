@@ -63,7 +63,7 @@ async def prepare(built: Stack, base: str) -> tuple[int, Site, Target]:
             banner = await app.banners.editor.create_banner(tenant, new, actor="t")
             made.append((tenant, write.key, secret.key, str(banner.banner_id), str(place.placement_id)))
         (shop, write_key, _, banner_id, placement_id), (tenant, *rest) = made
-        for pattern in HARD_PATTERNS:
+        for pattern in HARD_PATTERNS * int(os.environ.get("HBTEST_BANNERS", "1")):
             hard = msgspec.structs.replace(new, targeting={"url": {"regex": pattern}})
             await app.banners.editor.create_banner(tenant, hard, actor="t")
         patch = TenantPatch(settings=SettingsPatch(jwt=JwtRules(kind="hs256"), jwt_secret=JWT_SECRET))
@@ -90,6 +90,9 @@ async def store_history(built: Stack, tenant: int) -> None:
             for n in range(STORED)
         ]  # fmt: skip
         await clickhouse.insert("events", COLUMNS, rows, token="history")
+        large = f'{{"text":"{"x" * 200_000}"}}'
+        rows = [(tenant, at - timedelta(days=20), *row[2:8], large) for row in rows[:300] for at in (row[1],)]
+        await clickhouse.insert("events", COLUMNS, rows, token="large")
     finally:
         await clickhouse.stop()
 

@@ -17,6 +17,8 @@ from typing import Any
 import jwt
 import msgspec
 
+from handbill.events.dialects import posthog
+
 MIB = 1 << 20
 INLINE = 64_000
 """Bodies up to 64 KiB are read on the event loop."""
@@ -82,12 +84,18 @@ def packed_bodies(target: Target, rng: random.Random) -> Iterator[Shot]:
     packer = zlib.compressobj(9, zlib.DEFLATED, 31)
     bomb = b"".join(packer.compress(bytes(MIB)) for _ in range(900)) + packer.flush()
     small = gzip.compress(b"[" * 60_000)
+    unpacked = posthog.BODY_BYTES - 100
+    key = b'{"api_key":"%s","batch":[' % target.write_key.encode()
+    keys, form = gzip.compress(b"hbw_" * (unpacked // 4)), gzip.compress(b"data=" + b"%22" * (unpacked // 3 - 5))
+    texts, numbers = (gzip.compress(key + part * (unpacked // 3) + b"NaN]}") for part in (b'"",', b" 1,"))
     admin = {**_secret(target), "Content-Encoding": "gzip"}
     while True:
         for body in (empty, bomb, small):
             yield Shot("POST", "/v1/events", {**_keyed(target), "Content-Encoding": "gzip"}, body)
             yield Shot("POST", "/batch/", GZIP, body)
             yield Shot("POST", "/admin/banners", admin, body)
+        for body in (keys, form, texts, numbers):
+            yield Shot("POST", "/batch/", GZIP, body)
 
 
 def deep_json(target: Target, rng: random.Random) -> Iterator[Shot]:
@@ -139,6 +147,12 @@ def heavy_questions(target: Target, rng: random.Random) -> Iterator[Shot]:
         yield Shot("GET", "/v1/insights/events?from=2026-06-01&to=2026-08-01&limit=200", _secret(target))
 
 
+def large_answers(target: Target, rng: random.Random) -> Iterator[Shot]:
+    while True:
+        yield Shot("GET", "/v1/insights/events?from=2026-05-01&to=2026-05-20&limit=200", _secret(target))
+        yield Shot("GET", "/v1/insights/events.csv?from=2026-05-01&to=2026-05-20", _secret(target))
+
+
 def floods_for_tails(target: Target, rng: random.Random) -> Iterator[Shot]:
     """Events with large properties, which each live tail of the tenant shows."""
     while True:
@@ -176,7 +190,7 @@ ATTACKS: dict[str, Attack] = {
     attack.__name__: attack
     for attack in (
         bodies_that_backtracked, targeting_patterns, packed_bodies, deep_json, long_values, refused_events,
-        heavy_questions, floods_for_tails, previews, uploads,
+        heavy_questions, large_answers, floods_for_tails, previews, uploads,
     )
 }  # fmt: skip
 
@@ -185,7 +199,8 @@ def sockets(target: Target) -> Iterator[bytes]:
     """The first bytes of connections that then send nothing: bodies announced, heads not ended, tails, nothing at all."""
     host = b"Host: x\r\nContent-Type: application/json\r\n"
     secret = b"Authorization: Bearer %s\r\n" % target.secret_key.encode()
-    for _ in range(40):
+    import os
+    for _ in range(int(os.environ.get('HBTEST_SOCKETS','40'))):
         yield b"POST /batch/ HTTP/1.1\r\n%sContent-Length: 20000000\r\n\r\n{" % host
         yield b"POST /v1/events HTTP/1.1\r\n%sContent-Length: 5000000\r\n\r\n{" % host
         yield b"POST /admin/imports?name=a.csv HTTP/1.1\r\n%s%sContent-Length: 900000000\r\n\r\na" % (host, secret)
