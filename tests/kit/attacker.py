@@ -1,6 +1,6 @@
 """`python -m tests.kit.attacker TARGET [ATTACK ...]`: attacks in a process of their own, few requests at a time.
 
-Every attack is tried once, then `prepared` is printed. From SIGUSR1 on, until SIGTERM, all of them run at once, each with
+Every attack is tried, then `prepared` is printed. From SIGUSR1 on, until SIGTERM, all of them run at once, each with
 one request under way and a rest after it, so that the machine is not simply busy with the attackers' own work. The last
 line has the answers: how many of which status, and the seconds of the longest one, by attack.
 """
@@ -28,16 +28,19 @@ from handbill.infra.journal.streams import StreamsJournal
 from handbill.infra.redis import Redis
 from tests.kit.attacks import ATTACKS, Shot, Target, sockets
 
-import os
-REST_S = float(os.environ.get("HBTEST_REST", "0.05"))
-REST_FACTOR = float(os.environ.get("HBTEST_FACTOR", "1"))
+REST_S = 0.1
+REST_FACTOR = 3.0
 """A request is followed by a rest of so many times its own length: about a quarter of the time is attack."""
+TRIED = 5
+"""Requests of each attack before the round, which make the server load what they need."""
 POISON = 300
 ADDRESS = "127.0.0.2"
 EXTRAS = ("poison", "sockets")
 
 
 class Attacker:
+    """Sends the attacks and counts the answers."""
+
     def __init__(self, target: Target, session: aiohttp.ClientSession) -> None:
         self._target = target
         self._session = session
@@ -58,8 +61,7 @@ class Attacker:
             async with self._session.request(
                 shot.method, shot.path, data=io.BytesIO(shot.body) if shot.body else None, headers=shot.headers
             ) as reply:
-                body = await reply.read()
-                if name in ("refused_events","heavy_questions","uploads","deep_json","packed_bodies","bodies_that_backtracked","long_values") and self.statuses[name].total() < 9: print(name, shot.path, len(shot.body), reply.status, body[:300], flush=True)
+                await reply.read()
                 status = str(reply.status)
         except (aiohttp.ClientError, OSError):
             status = "closed"  # as a server may do that has refused what is still being sent
@@ -70,34 +72,34 @@ class Attacker:
         self.longest[name] = max(self.longest[name], took)
         return took
 
-    async def run(self, name: str, stopping: asyncio.Event) -> None:
+    async def repeat(self, name: str, stopping: asyncio.Event) -> None:
         while not stopping.is_set():
             took = await self.fire(name, self.next_shot(name))
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stopping.wait(), REST_S + REST_FACTOR * took)
 
-    async def poison(self, stopping: asyncio.Event) -> None:
+    async def append_poison(self, stopping: asyncio.Event) -> None:
         """Events that the database refuses, put straight into the journal: the API lets none of them through."""
         redis = Redis(self._target.redis_url, timeout=30)
         await redis.start()
         try:
             journal, lanes = StreamsJournal(redis), [lane for lane, _ in Lanes().all()]
             while not stopping.is_set():
-                now = int(time.time() * 1000)
-                head = (self._target.tenant_id, now, now, self._target.banner_number)
-                tenant, at, received, banner = head
-                bodies = [
-                    encode(Impression(tenant, self._rng.randbytes(16).hex(), at, received, banner, page="zero\0byte"))
-                    for _ in range(POISON)
-                ]
-                await journal.append(self._rng.choice(lanes), bodies)
+                await journal.append(self._rng.choice(lanes), [self._refused() for _ in range(POISON)])
                 self.statuses["poison"]["appended"] += 1
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(stopping.wait(), 0.5)
         finally:
             await redis.stop()
 
-    async def open_sockets(self, stopping: asyncio.Event) -> None:
+    def _refused(self) -> bytes:
+        now = int(time.time() * 1000)
+        event_id = self._rng.randbytes(16).hex()
+        return encode(
+            Impression(self._target.tenant_id, event_id, now, now, self._target.banner_number, page="zero\0byte")
+        )
+
+    async def hold_sockets(self, stopping: asyncio.Event) -> None:
         host, port = self._target.base.removeprefix("http://").split(":")
         writers = []
         for first in sockets(self._target):
@@ -118,21 +120,22 @@ async def run(target: Target, names: list[str]) -> None:
     timeout = aiohttp.ClientTimeout(total=60)
     async with aiohttp.ClientSession(target.base, connector=connector, timeout=timeout) as session:
         attacker = Attacker(target, session)
-        for name in set(names) - set(EXTRAS):
-            for _ in range(9):
+        for name in (name for name in names if name in ATTACKS):
+            for _ in range(TRIED):
                 await attacker.fire(name, attacker.next_shot(name))
-        print(json.dumps({"event": "prepared", "answers": attacker.statuses, "longest": attacker.longest}), flush=True)
+        print(json.dumps({"event": "prepared"}), flush=True)
+        attacker.statuses.clear()
         attacker.longest.clear()
         await begin.wait()
         print(json.dumps({"event": "begun", "at": time.monotonic()}), flush=True)
         async with asyncio.TaskGroup() as group:
             for name in names:
                 if name == "poison":
-                    group.create_task(attacker.poison(stopping))
+                    group.create_task(attacker.append_poison(stopping))
                 elif name == "sockets":
-                    group.create_task(attacker.open_sockets(stopping))
+                    group.create_task(attacker.hold_sockets(stopping))
                 else:
-                    group.create_task(attacker.run(name, stopping))
+                    group.create_task(attacker.repeat(name, stopping))
     print(json.dumps({"event": "finished", "answers": attacker.statuses, "longest": attacker.longest}), flush=True)
 
 

@@ -1,7 +1,7 @@
 """What once stopped, filled or slowed an installation, as requests of one tenant with keys and of somebody without.
 
-Each attack is a list of shots, the worst of its kind that its route accepts or has to refuse. `SOCKETS` are not
-requests but connections that are opened and kept.
+Each attack is an endless series of shots, the worst of their kind that a route accepts or has to refuse. `sockets` are
+no requests but connections that are opened and kept.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import random
 import string
 import zlib
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import jwt
 import msgspec
@@ -82,27 +81,33 @@ def targeting_patterns(target: Target, rng: random.Random) -> Iterator[Shot]:
 def packed_bodies(target: Target, rng: random.Random) -> Iterator[Shot]:
     empty = gzip.compress(b"") * (4 * MIB // 20)
     packer = zlib.compressobj(9, zlib.DEFLATED, 31)
-    bomb = b"".join(packer.compress(bytes(MIB)) for _ in range(900)) + packer.flush()
+    bomb = b"".join(packer.compress(bytes(MIB)) for _ in range(64)) + packer.flush()
     small = gzip.compress(b"[" * 60_000)
     unpacked = posthog.BODY_BYTES - 100
     key = b'{"api_key":"%s","batch":[' % target.write_key.encode()
     keys, form = gzip.compress(b"hbw_" * (unpacked // 4)), gzip.compress(b"data=" + b"%22" * (unpacked // 3 - 5))
-    texts, numbers = (gzip.compress(key + part * (unpacked // 3) + b"NaN]}") for part in (b'"",', b" 1,"))
+    numbers = gzip.compress(key + b"1," * (unpacked // 2 - 30) + b"NaN]}")
+    texts = gzip.compress(key + b'"",' * (MIB // 3) + b"NaN]}")
     admin = {**_secret(target), "Content-Encoding": "gzip"}
     while True:
+        for body in (keys, form, numbers, texts):
+            yield Shot("POST", "/batch/", GZIP, body)
         for body in (empty, bomb, small):
             yield Shot("POST", "/v1/events", {**_keyed(target), "Content-Encoding": "gzip"}, body)
             yield Shot("POST", "/batch/", GZIP, body)
             yield Shot("POST", "/admin/banners", admin, body)
-        for body in (keys, form, texts, numbers):
-            yield Shot("POST", "/batch/", GZIP, body)
 
 
 def deep_json(target: Target, rng: random.Random) -> Iterator[Shot]:
     lists, objects = b"[" * 30_000 + b"]" * 30_000, b'{"all":[' * 7_000 + b"]}" * 7_000
     while True:
         for deep in (lists, objects):
-            yield Shot("POST", "/v1/events", _keyed(target), b'{"events":[{"event":"a","distinct_id":"b","properties":{"x":%s}}]}' % deep)
+            yield Shot(
+                "POST",
+                "/v1/events",
+                _keyed(target),
+                b'{"events":[{"event":"a","distinct_id":"b","properties":{"x":%s}}]}' % deep,
+            )
             for path in ("/admin/banners", "/admin/segments"):
                 yield Shot("POST", path, _secret(target), b'{"rule":%s,"targeting":%s}' % (deep, deep))
             yield Shot("POST", HOME, _keyed(target), b'{"user_id":"a","context":{"custom":{"x":%s}}}' % deep)
@@ -117,7 +122,12 @@ def long_values(target: Target, rng: random.Random) -> Iterator[Shot]:
         long = "i" * 400_000
         event = {"event": long, "distinct_id": long, "$device_id": long, "$session_id": long}
         yield Shot("POST", "/v1/events", _keyed(target), json.dumps({"events": [event] * 2}).encode())
-        asked = {"user_id": long, "device_id": long, "session_id": long, "context": {"custom": {"a": long}, "time_zone": long}}
+        asked = {
+            "user_id": long,
+            "device_id": long,
+            "session_id": long,
+            "context": {"custom": {"a": long}, "time_zone": long},
+        }
         yield Shot("POST", HOME, _keyed(target), json.dumps(asked | {"placements": ["home"]}).encode()[: MIB - 1])
         for size in (5_000, 20_000):
             claims = {"sub": "a" * 150, "exp": 4_000_000_000, "x": "c" * size, "n": rng.random()}
@@ -148,6 +158,7 @@ def heavy_questions(target: Target, rng: random.Random) -> Iterator[Shot]:
 
 
 def large_answers(target: Target, rng: random.Random) -> Iterator[Shot]:
+    """Stored events with large properties, as a page and as a table."""
     while True:
         yield Shot("GET", "/v1/insights/events?from=2026-05-01&to=2026-05-20&limit=200", _secret(target))
         yield Shot("GET", "/v1/insights/events.csv?from=2026-05-01&to=2026-05-20", _secret(target))
@@ -196,11 +207,10 @@ ATTACKS: dict[str, Attack] = {
 
 
 def sockets(target: Target) -> Iterator[bytes]:
-    """The first bytes of connections that then send nothing: bodies announced, heads not ended, tails, nothing at all."""
+    """The first bytes of connections that then send nothing: bodies announced, heads not ended, tails, nothing."""
     host = b"Host: x\r\nContent-Type: application/json\r\n"
     secret = b"Authorization: Bearer %s\r\n" % target.secret_key.encode()
-    import os
-    for _ in range(int(os.environ.get('HBTEST_SOCKETS','40'))):
+    for _ in range(40):
         yield b"POST /batch/ HTTP/1.1\r\n%sContent-Length: 20000000\r\n\r\n{" % host
         yield b"POST /v1/events HTTP/1.1\r\n%sContent-Length: 5000000\r\n\r\n{" % host
         yield b"POST /admin/imports?name=a.csv HTTP/1.1\r\n%s%sContent-Length: 900000000\r\n\r\na" % (host, secret)
@@ -208,5 +218,3 @@ def sockets(target: Target) -> Iterator[bytes]:
         yield b""
     for _ in range(4):
         yield b"GET /v1/insights/tail HTTP/1.1\r\n%s%s\r\n" % (host, secret)
-
-

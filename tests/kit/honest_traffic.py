@@ -55,7 +55,9 @@ class Pages:
         self._site = site
         self._sessions = itertools.cycle(sessions)
         self._tokens: deque[str] = deque()
-        self._kinds = itertools.cycle(("decide", "banners", "view", "capture", "impression", "click", "redirect", "health"))
+        self._kinds = itertools.cycle(
+            ("decide", "banners", "view", "capture", "impression", "click", "redirect", "health")
+        )
         self.accepted: Counter[str] = Counter()
 
     async def send_next(self) -> None:
