@@ -89,7 +89,8 @@ async def store_history(built: Stack, tenant: int) -> None:
         rows = [
             (
                 tenant, at := first + timedelta(minutes=2 * n), at, ("view", "buy")[n % 2], f"h{n}",
-                key("capture", f"h{n}"), who := f"p{n % 5_000}", person_id(tenant, who), f'{{"plan":"pro{n % 40}","amount":{n}}}',
+                key("capture", f"h{n}"), who := f"p{n % 5_000}", person_id(tenant, who),
+                f'{{"plan":"pro{n % 40}","amount":{n}}}',
             )
             for n in range(STORED)
         ]  # fmt: skip
@@ -162,16 +163,18 @@ class Pair(NamedTuple):
     beside: list[dict[str, Any]]
     answers: dict[str, dict[str, int]]
     longest: dict[str, float]
+    waiting: float
+    """Processes that wanted each core. Others may load the machine as well: then everything takes so much longer."""
 
     @property
     def is_close(self) -> bool:
-        return p99(self.beside) <= FACTOR * p99(self.quiet) + OVER_S
+        return p99(self.beside) <= FACTOR * p99(self.quiet) + OVER_S * max(1.0, self.waiting)
 
     def __str__(self) -> str:
         slowest = sorted(self.beside, key=lambda one: -float(one["took"]))[:5]
         return (
-            f"p99 {p99(self.quiet):.3f} s quiet, {p99(self.beside):.3f} s beside attacks; slowest: {slowest};"
-            f" attacks: {self.answers}; longest: {self.longest}"
+            f"p99 {p99(self.quiet):.3f} s quiet, {p99(self.beside):.3f} s beside attacks; processes for each core:"
+            f" {self.waiting:.1f}; slowest: {slowest}; attacks: {self.answers}; longest: {self.longest}"
         )
 
 
@@ -182,7 +185,7 @@ async def play(traffic: Traffic, attacker: Process) -> Pair:
     beside = await traffic.span(ATTACK_S)
     attacker.signal(signal.SIGTERM)
     done = await attacker.log(event="finished", timeout=120)
-    return Pair(quiet, beside, done["answers"], done["longest"])
+    return Pair(quiet, beside, done["answers"], done["longest"], os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
 async def play_until_close(traffic: Traffic, target: Target, folder: Path, servers: list[Process]) -> list[Pair]:

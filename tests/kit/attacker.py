@@ -1,8 +1,8 @@
 """`python -m tests.kit.attacker TARGET [ATTACK ...]`: attacks in a process of their own, few requests at a time.
 
-Every attack is tried, then `prepared` is printed. From SIGUSR1 on, until SIGTERM, all of them run at once, each with
-one request under way and a rest after it, so that the machine is not simply busy with the attackers' own work. The last
-line has the answers: how many of which status, and the seconds of the longest one, by attack.
+Every attack is tried, then `prepared` is printed. From SIGUSR1 on, until SIGTERM, they take turns, two requests at a time
+and a rest after each, beside sockets that are held open and events that are refused: the machine should not be busy
+with the attackers' own work. The last line has the answers by attack: how many of which status, and the seconds of the longest one.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
+import itertools
 import json
 import random
 import signal
@@ -28,12 +29,13 @@ from handbill.infra.journal.streams import StreamsJournal
 from handbill.infra.redis import Redis
 from tests.kit.attacks import ATTACKS, Shot, Target, sockets
 
-REST_S = 0.1
-REST_FACTOR = 3.0
-"""A request is followed by a rest of so many times its own length: about a quarter of the time is attack."""
+AT_ONCE = 2
+REST_S = 0.05
+REST_FACTOR = 1.0
+"""A request is followed by a rest of so many times its own length: about one is under way at any time."""
 TRIED = 5
 """Requests of each attack before the round, which make the server load what they need."""
-POISON = 300
+POISON = 100
 ADDRESS = "127.0.0.2"
 EXTRAS = ("poison", "sockets")
 
@@ -72,8 +74,9 @@ class Attacker:
         self.longest[name] = max(self.longest[name], took)
         return took
 
-    async def repeat(self, name: str, stopping: asyncio.Event) -> None:
+    async def repeat(self, names: Iterator[str], stopping: asyncio.Event) -> None:
         while not stopping.is_set():
+            name = next(names)
             took = await self.fire(name, self.next_shot(name))
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stopping.wait(), REST_S + REST_FACTOR * took)
@@ -129,13 +132,14 @@ async def run(target: Target, names: list[str]) -> None:
         await begin.wait()
         print(json.dumps({"event": "begun", "at": time.monotonic()}), flush=True)
         async with asyncio.TaskGroup() as group:
-            for name in names:
-                if name == "poison":
-                    group.create_task(attacker.append_poison(stopping))
-                elif name == "sockets":
-                    group.create_task(attacker.hold_sockets(stopping))
-                else:
-                    group.create_task(attacker.repeat(name, stopping))
+            if "poison" in names:
+                group.create_task(attacker.append_poison(stopping))
+            if "sockets" in names:
+                group.create_task(attacker.hold_sockets(stopping))
+            if sent := [name for name in names if name in ATTACKS]:
+                turns = itertools.cycle(sent)
+                for _ in range(AT_ONCE):
+                    group.create_task(attacker.repeat(turns, stopping))
     print(json.dumps({"event": "finished", "answers": attacker.statuses, "longest": attacker.longest}), flush=True)
 
 
