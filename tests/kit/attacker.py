@@ -1,8 +1,9 @@
 """`python -m tests.kit.attacker TARGET [ATTACK ...]`: attacks in a process of their own, few requests at a time.
 
-Every attack is tried, then `prepared` is printed. From SIGUSR1 on, until SIGTERM, they take turns, two requests at a time
-and a rest after each, beside sockets that are held open and events that are refused: the machine should not be busy
-with the attackers' own work. The last line has the answers by attack: how many of which status, and the seconds of the longest one.
+Every attack is tried, then `prepared` is printed. From SIGUSR1 on, until SIGTERM, they take turns, two requests at a
+time and a rest after each, beside sockets that are held open and events that are refused: the machine should not be
+busy with the attackers' own work. The last line has the answers by attack: how many of which status, and the seconds
+of the longest one.
 """
 
 from __future__ import annotations

@@ -16,8 +16,6 @@ from collections.abc import Callable, Iterator
 import jwt
 import msgspec
 
-from handbill.events.dialects import posthog
-
 MIB = 1 << 20
 INLINE = 64_000
 """Bodies up to 64 KiB are read on the event loop."""
@@ -92,8 +90,8 @@ def packed_bodies(target: Target, rng: random.Random) -> Iterator[Shot]:
 
 
 def bodies_large_when_unpacked(target: Target, rng: random.Random) -> Iterator[Shot]:
-    """A few kilobytes that unpack to as much as is read, and that a pattern takes long for. Two of them have no key."""
-    size = posthog.BODY_BYTES - 1_000
+    """A few kilobytes that unpack to many, and that a pattern takes long for. Two of them have no key."""
+    size = 8 * MIB
     key = b'{"api_key":"%s","batch":[' % target.write_key.encode()
     plain = (
         b"hbw_" * (size // 4),
@@ -153,7 +151,7 @@ def refused_events(target: Target, rng: random.Random) -> Iterator[Shot]:
 
 
 def heavy_questions(target: Target, rng: random.Random) -> Iterator[Shot]:
-    days = {"from": "2026-06-01", "to": "2026-08-01"}
+    days = {"from": "2026-06-01", "to": "2026-07-30"}
     where = [{"property": "plan", "op": "contains", "values": ["o"]}]
     series = [{"event": "buy", "measure": "sum", "of": "amount", "filters": where}, {"measure": "people"}] * 4
     while True:
@@ -209,8 +207,8 @@ def uploads(target: Target, rng: random.Random) -> Iterator[Shot]:
 ATTACKS: dict[str, Attack] = {
     attack.__name__: attack
     for attack in (
-        bodies_that_backtracked, targeting_patterns, packed_bodies, bodies_large_when_unpacked, deep_json, long_values, refused_events,
-        heavy_questions, large_answers, floods_for_tails, previews, uploads,
+        bodies_that_backtracked, targeting_patterns, packed_bodies, bodies_large_when_unpacked, deep_json, long_values,
+        refused_events, heavy_questions, large_answers, floods_for_tails, previews, uploads,
     )
 }  # fmt: skip
 
