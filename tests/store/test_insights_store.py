@@ -97,6 +97,28 @@ async def test_search_and_export_give_what_is_there_newest_first(
     assert cut[-1].startswith("# Cut after")
 
 
+async def test_a_page_of_large_events_is_shorter_and_an_export_comes_in_small_pieces(
+    world: World, build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    insights = build()
+    query = SearchQuery(date(2026, 2, 1), date(2026, 4, 20), zone="UTC")
+    if world.start.month == 10:
+        query = SearchQuery(date(2026, 10, 1), date(2026, 12, 1), zone="UTC")
+    pieces = [piece async for piece in insights.export(world.tenant, query)]
+    whole = await everything(insights, world.tenant, query, 200)
+    assert len(whole) > 20
+    monkeypatch.setattr(room, "_PAGE_BYTES", 100)
+    monkeypatch.setattr(room, "_PORTION_BYTES", 100)
+    first = await insights.search(world.tenant, query, None, 200)
+    assert 0 < len(first.items) < len(whole)
+    assert first.next is not None
+    assert await everything(insights, world.tenant, query, 200) == whole
+    smaller = [piece async for piece in insights.export(world.tenant, query)]
+    assert b"".join(smaller) == b"".join(pieces)
+    assert len(smaller) > len(whole) / 20
+    assert max(map(len, smaller)) < max(map(len, pieces))
+
+
 async def test_a_persons_events_are_those_of_its_ids(world: World, build: Build) -> None:
     ids = ["id-1", "id-3", "it's \\ nobody's"]
 

@@ -83,7 +83,12 @@ TABLE: dict[str, tuple[int, tuple[Family, ...]]] = {
             Family("NaN"),
             Family("-Infinity "),
             Family("-"),
+            Family("aNaN "),
         ),
+    ),
+    "events.dialects.reading._REST_OF_TEXT": (
+        BODY,
+        (Family('\\"', "", ""), Family('\\"', "", "\\"), Family("x", "", "")),
     ),
     "events.dialects.reading._SUSPECT": (BODY, (Family("\\u"), Family("\\ud7"))),
     "events.enrich._ESCAPES": (BODY, (Family("\\ud83d"), Family("\\u"))),

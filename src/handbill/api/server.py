@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import signal
 import socket
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,9 @@ from handbill.wiring.house import House
 READY_WITHIN_S = 60.0
 TICK_S = 1.0
 BACKLOG = 1024
+SWITCH_S = 0.001
+"""How long a thread that reads a large body may run while the event loop waits for its turn; Python's own is 5 ms, and
+a request needs several turns."""
 
 log = logs.get("api")
 
@@ -49,6 +53,7 @@ async def serve(house: House, settings: Settings, *, ready: Callable[[], None] |
     host, port = settings.api.host, settings.api.port
     if settings.api.processes == 1:
         _check_free(host, port)
+    sys.setswitchinterval(SWITCH_S)
     parts = readiness(house)
     operators = OperatorListener(settings.api.metrics_host, settings.api.metrics_port, parts)
     with _signals() as stopping:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 from uuid import UUID
@@ -26,6 +26,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NAMES: dict[int, Literal["all", "value", "none", "other"]] = {
     ALL: "all", VALUE: "value", NONE: "none", OTHER: "other",
 }  # fmt: skip
+_PROPERTIES = 7
+"""The place of an event's properties in a row of the statement `events`."""
 Key = tuple[int, str]
 
 
@@ -114,6 +116,18 @@ def cohorts(rows: Sequence[tuple[Any, ...]], cuts: Sequence[datetime]) -> list[C
         Cohort(cut, found.get((place, 0), 0), [found.get((place, k), 0) for k in range(1, last - place + 1)])
         for place, cut in enumerate(cuts, 1)
     ]
+
+
+def in_portions(rows: Sequence[tuple[Any, ...]], max_bytes: int) -> Iterator[Sequence[tuple[Any, ...]]]:
+    """Rows of the statement `events` in order, cut so that the properties of each portion have about so many bytes."""
+    start = size = 0
+    for number, row in enumerate(rows):
+        size += len(row[_PROPERTIES])
+        if size > max_bytes:
+            yield rows[start : number + 1]
+            start, size = number + 1, 0
+    if start < len(rows):
+        yield rows[start:]
 
 
 def event_row(row: tuple[Any, ...]) -> EventRow:

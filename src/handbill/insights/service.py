@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -39,6 +41,11 @@ from handbill.kit.pages import Page, decode, page
 from handbill.tenants.service import Directory
 
 __all__ = ["Bounds", "IdsOf", "InsightsService", "MembersOf", "Seen", "Tails", "Told", "Wanted"]
+
+_PAGE_BYTES = 4 << 20
+"""Of properties on one page. An answer is written on the event loop, whatever its size."""
+_PORTION_BYTES = 1 << 20
+"""Of properties in one piece of an export."""
 
 IdsOf = Callable[[int, UUID], Awaitable[Sequence[str]]]
 """Handed in by the wiring: a person's ids, as PostgreSQL has them; none if there is no such person."""
@@ -84,15 +91,14 @@ class InsightsService:
         return await self.questions.retention(tenant, query)
 
     async def search(self, tenant: int, query: SearchQuery, cursor: str | None, limit: int) -> Page[EventRow]:
-        """Stored events, newest first."""
+        """Stored events, newest first; fewer than `limit` where they are large."""
         within = await self._range(tenant, query)
         asked = compile.events(
             tenant, within, filters=query.filters, event=query.event, distinct_ids=query.distinct_ids,
             before=_place(cursor), rows=limit + 1,
         )  # fmt: skip
         async with self.reader.gate.place(tenant):
-            rows = [answers.event_row(row) for row in await self.reader.ask(asked)]
-        return page(rows, limit, lambda row: (milliseconds(row.at), row.key))
+            return await asyncio.to_thread(_page, await self.reader.ask(asked), limit)
 
     async def of_person(
         self, tenant: int, person: UUID, query: SearchQuery, cursor: str | None, limit: int
@@ -114,10 +120,10 @@ class InsightsService:
         async with self.reader.gate.place(tenant), aclosing(self.reader.stream(asked)) as blocks:
             try:
                 async for block in blocks:
-                    found = [answers.event_row(row) for row in block[: EXPORT_ROWS - sent]]
+                    for portion in answers.in_portions(block[: EXPORT_ROWS - sent], _PORTION_BYTES):
+                        yield head + await asyncio.to_thread(_lines, portion)
+                        head = b""
                     sent += len(block)
-                    yield head + table.events(found)
-                    head = b""
             except HandbillError:
                 if head:
                     raise  # nothing was sent yet: the caller gets a proper answer
@@ -160,6 +166,17 @@ class InsightsService:
 
     def now(self) -> datetime:
         return self._clock.now()
+
+
+def _page(rows: Sequence[tuple[Any, ...]], limit: int) -> Page[EventRow]:
+    """Called in a thread: the properties of a page may take long to decode."""
+    size = len(next(answers.in_portions(rows[:limit], _PAGE_BYTES), ()))
+    found = [answers.event_row(row) for row in rows[: size + 1]]
+    return page(found, size, lambda row: (milliseconds(row.at), row.key))
+
+
+def _lines(rows: Sequence[tuple[Any, ...]]) -> bytes:
+    return table.events(answers.event_row(row) for row in rows)
 
 
 def _place(cursor: str | None) -> tuple[int, str] | None:

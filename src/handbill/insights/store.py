@@ -18,6 +18,8 @@ from handbill.kit.telemetry import metrics
 
 # Too many rows or bytes to read, to keep or to answer with; too long; too much memory; too large a statement.
 _HEAVY = frozenset({158, 159, 160, 168, 191, 241, 307, 396})
+_BLOCK_ROWS = 200
+"""Of an export: a block is in memory whole, and the properties of one event may have 220 KiB."""
 _NO_TABLE = frozenset({60, 81})
 
 
@@ -90,7 +92,7 @@ class EventStoreReader:
 
     async def stream(self, question: Compiled) -> AsyncGenerator[list[tuple[Any, ...]], None]:
         """Block by block, for exports."""
-        settings = {**self._settings(self._bounds.export_seconds), "max_block_size": 2_000}
+        settings = {**self._settings(self._bounds.export_seconds), "max_block_size": _BLOCK_ROWS}
         try:
             async with aclosing(self._clickhouse.stream(question.sql, question.params, settings)) as blocks:  # type: ignore[type-var]
                 async for block in blocks:

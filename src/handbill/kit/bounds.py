@@ -29,6 +29,8 @@ ADDRESS_CHARS = 1_000  # the part of a URL that targeting compares
 
 # --- packed bodies and JSON
 
+SCAN_BYTES = 64 * 1024
+"""Bytes of a large body that one call of a pattern looks at: no other thread runs before the call returns."""
 GZIP_MEMBERS = 1_000
 """Members of one gzip stream, and one more for each GZIP_MEMBER_BYTES it unpacks to: many are large ones."""
 GZIP_MEMBER_BYTES = 4_096

@@ -12,11 +12,14 @@ import re
 import secrets
 from collections.abc import Iterator
 
+from handbill.kit.bounds import SCAN_BYTES
+
 WRITE = "hbw_"
 SECRET = "hbs_"  # noqa: S105 - a prefix, not a password
 SESSION = "hbt_"
 
 _SHAPE = re.compile(r"hb[wst]_[A-Za-z0-9_-]{32}")
+_CHARS = 36
 _IN_TEXT = re.compile(rb"hb[ws]_[A-Za-z0-9_-]{32}(?![A-Za-z0-9_-])")
 
 
@@ -31,13 +34,20 @@ def well_formed(key: str) -> bool:
 
 
 def find_keys(text: bytes) -> Iterator[str]:
-    """Whatever has the shape of a write key or a secret key in a text, each once, in order and in linear time."""
+    """Whatever has the shape of a write key or a secret key in a text, each once, in order and in linear time.
+
+    The text is searched in parts, so that other threads run in between.
+    """
     seen: set[bytes] = set()
-    for match in _IN_TEXT.finditer(text):
-        key = match[0]
-        if key not in seen:
-            seen.add(key)
-            yield key.decode()
+    for start in range(0, len(text), SCAN_BYTES):
+        following = start + SCAN_BYTES
+        for match in _IN_TEXT.finditer(text, start, following + _CHARS):  # a key may end in the next part
+            if match.start() >= following:
+                break
+            key = match[0]
+            if key not in seen:
+                seen.add(key)
+                yield key.decode()
 
 
 def digest(key: str) -> bytes:
