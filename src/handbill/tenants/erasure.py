@@ -161,16 +161,16 @@ class Erasures:
 
     async def _close(self, run: _Run, row: store.RunningErasure, ids: Sequence[str]) -> None:
         if not run.errors:
-            return await self._end(run.tenant_id, run.erasure_id, "done", None, ids)
+            await self._end(run.tenant_id, run.erasure_id, "done", None, ids)
+            return
         log.warning("erasure-failed", tenant=run.tenant_id, failed=run.errors, erasure=str(run.erasure_id))
-        if run.is_final or self._clock.now() - row.created_at >= GIVE_UP_AFTER:
-            return await self._end(run.tenant_id, run.erasure_id, "failed", run.first_error, ids)
         if ACCEPTED in run.errors:
             async with self._database.tenant(run.tenant_id) as tx:
                 await store.record_erasure_step(
                     tx, run.tenant_id, run.erasure_id, ACCEPTED, run.report[ACCEPTED], run.first_error
                 )
-        return None
+        if run.is_final or self._clock.now() - row.created_at >= GIVE_UP_AFTER:
+            await self._end(run.tenant_id, run.erasure_id, "failed", run.first_error, ids)
 
     async def _end(
         self, tenant_id: int, erasure_id: UUID, status: str, error: str | None, ids: Sequence[str]

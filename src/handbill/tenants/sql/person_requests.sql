@@ -13,7 +13,7 @@ where tenant_id = $1 and erasure_id = $2 and status in ('queued', 'running') and
 returning subject, ids, report::text as report, requested_by, created_at;
 
 -- name: record_erasure_ids
-update tenants.erasures set ids = $3, error = null
+update tenants.erasures set ids = $3, error = null, report = report - 'accepted'
 where tenant_id = $1 and erasure_id = $2 and status = 'running';
 
 -- name: record_erasure_step
