@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import AsyncIterator
 from typing import Any
@@ -20,7 +21,7 @@ from tests.conftest import MakeTenant
 from tests.kit.crashes import crashing
 from tests.kit.engines import Engines
 from tests.kit.http import Api
-from tests.kit.processes import free_port, process
+from tests.kit.processes import free_port, handbill, process
 from tests.kit.waiting import eventually
 
 
@@ -108,3 +109,13 @@ async def test_a_worker_killed_in_the_middle_is_followed_by_one_that_ends_the_er
     (await api("GET", location, key=foreign)).problem(404, "ERASURE_NOT_FOUND")
     log = (await api("GET", "/admin/audit?limit=200", key=secret)).json()["items"]
     assert [entry["action"] for entry in log].count("erasure.done") == 1
+
+
+async def test_the_command_line_waits_for_the_worker(env: dict[str, str], tenant: int) -> None:
+    async with process("worker", env=env) as worker:
+        await worker.log(event="worker-ready")
+        code, output = await handbill("people", "export", "zoe", "--tenant", str(tenant), env=env)
+        assert (code, json.loads(output)["ids"]) == (0, ["zoe"]), output
+        code, output = await handbill("people", "erase", "zoe", "--tenant", str(tenant), "--yes", "--json", env=env)
+    done = json.loads(output)
+    assert (code, done["status"], done["steps_done"]) == (0, "done", 7), output
