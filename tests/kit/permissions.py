@@ -15,14 +15,14 @@ WRITE_KEY = "write key"
 TABLE: tuple[tuple[str, str], ...] = (
     # a POST that only reads, and reads that are as grave as a change
     ("POST /admin/segments/preview", "segments:read"),
-    ("POST /admin/exports", "erasures:write"),
+    ("* /admin/exports*", "erasures:write"),
     ("POST /v1/insights/*", "insights:read"),
     # the tenant itself
     ("* /admin/tenant", "tenants"),
     ("* /admin/keys*", "keys"),
     ("* /admin/users*", "users"),
     ("* /admin/audit", "audit"),
-    ("* /admin/erasures", "erasures"),
+    ("* /admin/erasures*", "erasures"),
     # show and count
     ("* /admin/banners*", "banners"),
     ("* /admin/campaigns*", "banners"),

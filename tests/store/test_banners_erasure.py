@@ -6,6 +6,7 @@ from handbill.events.model import Click, Event, Impression, View
 from handbill.infra.postgres import Database
 from handbill.infra.redis import Redis
 from handbill.infra.sqlfiles import Sql
+from tests.kit import person_requests
 from tests.kit.loop import loop
 
 DAY_MS = 86_400_000
@@ -40,19 +41,19 @@ async def test_a_person_is_forgotten_and_stays_counted(database: Database, redis
         erasures = house.tenants.erasures
         erasures.join_whole("caps", house.caps.erase, house.caps.export)
         erasures.join_whole("banners", house.banners.erasure.erase, house.banners.erasure.export)
-        told = await erasures.export(tenant, "ann", actor="test")
+        told = await person_requests.export(house.tenants, tenant, "ann", actor="test")
         rows = {table: len(found) for tables in told.rooms.values() for table, found in tables.items()}
         assert rows == {
             "caps.user_views": 10, "caps.users": 1, "banners.banner_impressions": 15, "banners.banner_clicks": 15,
         }  # fmt: skip
         assert told.cut == []
-        done = await house.tenants.erasures.erase(tenant, "ann", actor="test")
+        done = await person_requests.erase(house.tenants, tenant, "ann", actor="test")
         assert done.status == "done"
         assert done.report["banners"] == {"banners.banner_impressions": 15, "banners.banner_clicks": 15}
         assert done.report["caps"]["caps.user_views"] == 10
-        emptied = await erasures.export(tenant, "ann", actor="test")
+        emptied = await person_requests.export(house.tenants, tenant, "ann", actor="test")
         assert not any(found for tables in emptied.rooms.values() for found in tables.values())
-        again = await house.tenants.erasures.erase(tenant, "ann", actor="test")
+        again = await person_requests.erase(house.tenants, tenant, "ann", actor="test")
         assert set(again.report["banners"].values()) == {0}
         async with database.worker() as tx:
             left = await tx.fetchrow(NAMED, tenant)

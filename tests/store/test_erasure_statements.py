@@ -34,6 +34,8 @@ _ALSO = {
 EXEMPT = {
     "events.forget_consumers": "a row for each process that reads lanes",
     "segments.forget_segment": "one segment, by its primary key",
+    "tenants.erase_exports": "a tenant keeps at most twenty exports, for a day",
+    "tenants.sweep_exports": "by the index on their expiry, every hour; a tenant keeps at most twenty",
 }
 
 

@@ -31,7 +31,7 @@ from handbill.messaging.webhooks import sign
 from handbill.people.overrides import Overrides
 from handbill.segments.service import SegmentsService
 from handbill.wiring.audience import AddressBook, Reach
-from tests.kit import desk
+from tests.kit import desk, person_requests
 from tests.kit.address_book import contacts
 from tests.kit.engines import Engines
 from tests.kit.graph import graph
@@ -146,7 +146,7 @@ async def test_no_store_names_an_erased_person(
             await house.people.keeper.settle(tenant_id)
 
         erasures.settled, erasures.siblings = settled, house.people.siblings
-        exported = await erasures.export(tenant, WEB, actor="ada")
+        exported = await person_requests.export(house.tenants, tenant, WEB, actor="ada")
         assert sorted(exported.ids) == sorted((LOGIN, PHONE, WEB))
         assert {room for room, tables in exported.rooms.items() if any(tables.values())} == {
             "caps", "banners", "parked", "history", "people", "reach",
@@ -157,7 +157,7 @@ async def test_no_store_names_an_erased_person(
             "messaging.messages": 2, "messaging.inbound": 1,
         }  # fmt: skip
         msgspec.json.encode(exported)
-        done = await erasures.erase(tenant, WEB, actor="ada")
+        done = await person_requests.erase(house.tenants, tenant, WEB, actor="ada")
         assert done.status == "done", done.report
         await overrides.ship()
         for word in (LOGIN, PHONE, WEB):

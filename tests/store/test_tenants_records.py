@@ -24,6 +24,7 @@ from handbill.tenants.model import (
 )
 from handbill.tenants.replays import request_hash
 from handbill.tenants.service import STATE, TenantService
+from tests.kit import person_requests
 from tests.kit.clocks import FakeClock
 from tests.kit.crashes import enumerate_points
 from tests.store.tenants_room import ACTOR, PASSWORD, actions, service, sql
@@ -98,13 +99,15 @@ async def test_an_erasure_reaches_every_room_and_forgets_its_subject(
     tenants.erasures.join("events", events)
     with pytest.raises(ValueError, match="already joined"):
         tenants.erasures.join("events", events)
-    first = await tenants.erasures.erase(tenant, "user-42", actor=ACTOR)
-    assert first.status == "failed"
+    first = await person_requests.erase(tenants, tenant, "user-42", actor=ACTOR)
+    assert (first.status, first.error, first.steps_done, first.steps_total) == ("running", "POSTGRES_AWAY", 1, 2)
     assert first.report == {"people": {"error": "POSTGRES_AWAY"}, "events": {"impressions": 3}}
     fails = False
-    second = await tenants.erasures.erase(tenant, "user-42", actor=ACTOR)
-    assert (second.status, second.report["people"]) == ("done", {"persons": 1})
-    assert asked == [(tenant, "user-42")] * 2
+    second = await tenants.erasures.run(tenant, first.erasure_id)
+    assert (second.status, second.error, second.steps_done) == ("done", None, 2)
+    assert second.report == {"people": {"persons": 1}, "events": {"impressions": 3}}
+    assert asked == [(tenant, "user-42")], "a step that is done is not done again"
+    assert (await person_requests.erase(tenants, tenant, "user-42", actor=ACTOR)).status == "done"
     async with database.tenant(tenant) as tx:
         kept = await tx.fetch(sql("select subject from tenants.erasures where tenant_id = $1"), tenant)
     assert [row["subject"] for row in kept] == [None, None]
@@ -141,14 +144,14 @@ async def test_an_erasure_that_a_room_breaks_is_told_and_asked_for_again(
     erasures.settled, erasures.siblings = settled, siblings
     erasures.join_whole("whole", whole)
     erasures.join("each", each)
-    first = await erasures.erase(tenant, "a", actor=ACTOR)
-    assert (first.status, first.report, asked) == ("failed", {"accepted": {"error": "HISTORY_BEHIND"}}, [])
+    first = await person_requests.erase(tenants, tenant, "a", actor=ACTOR)
+    assert (first.status, first.report, asked) == ("running", {"accepted": {"error": "HISTORY_BEHIND"}}, [])
     behind = False
-    second = await erasures.erase(tenant, "a", actor=ACTOR)
+    second = await erasures.run(tenant, first.erasure_id)
     assert (second.status, second.report) == ("done", {"whole": {"whole": 2}, "each": {"each": 2}})
     assert asked == [["a", "b"]]
     erasures.join_whole("refused", refused)
-    third = await erasures.erase(tenant, "a", actor=ACTOR)
+    third = await person_requests.erase(tenants, tenant, "a", actor=ACTOR)
     assert (third.status, third.report["refused"]) == ("failed", {"error": "BROKEN"})
 
 
@@ -301,7 +304,7 @@ async def test_the_state_hash_adds_up_what_is_spread_over_rows(database: Databas
 async def test_an_export_holds_its_rows_in_all_and_asks_for_no_more(
     database: Database, redis: Redis, tenant: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("handbill.tenants.erasure.EXPORT_ROWS", 100)
+    monkeypatch.setattr("handbill.tenants.exports.EXPORT_ROWS", 100)
     tenants = service(database, redis)
     asked: list[tuple[str, int]] = []
 
@@ -322,7 +325,7 @@ async def test_an_export_holds_its_rows_in_all_and_asks_for_no_more(
     tenants.erasures.join("few", erase, exporter("t.few", 1))
     tenants.erasures.join("many", erase, exporter("t.many", 30))
     tenants.erasures.join("unasked", erase, exporter("t.unasked", 1))
-    export = await tenants.erasures.export(tenant, "a", actor=ACTOR)
+    export = await person_requests.export(tenants, tenant, "a", actor=ACTOR)
     rows = {table: len(rows) for tables in export.rooms.values() for table, rows in tables.items()}
     assert rows == {"t.few": 51, "t.many": 49}, "51 ids, and 100 rows in all"
     assert (export.cut, export.away) == (["many", "t.many", "unasked"], [])

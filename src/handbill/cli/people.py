@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 import typer
-from rich.console import Group
+from rich.console import Console, Group
 from rich.markup import escape
 
 from handbill.cli.frame import JsonFlag, out, show, table, with_house
+from handbill.kit.errors import Broken, Busy
 from handbill.people.model import PersonPage
+from handbill.tenants.model import Erasure, PersonExport
 from handbill.wiring.house import House
 
 TenantOption = Annotated[str, typer.Option("--tenant", help="The tenant's slug or number.")]
 ACTOR = "operator"
+LOOK_EVERY_S = 0.2
+HINT_AFTER = 10
+WAIT_S = 600.0
+Request = TypeVar("Request", Erasure, PersonExport)
 
 people = typer.Typer(no_args_is_help=True, help="Look at people, join and part them, export and erase.")
 
@@ -78,12 +86,17 @@ def export(
     tenant: TenantOption,
     file: Annotated[Path | None, typer.Option("--file", help="Write it there instead of printing it.")] = None,
 ) -> None:
-    """Everything kept about the person who has this id, in every store, as JSON."""
+    """Everything kept about the person who has this id, in every store, as JSON. The worker collects it."""
 
-    async def ask(house: House) -> Any:
-        return await house.tenants.erasures.export(await _tenant(house, tenant), distinct_id, actor=ACTOR)
+    async def work(house: House) -> bytes:
+        tenant_id, exports = await _tenant(house, tenant), house.tenants.exports
+        made = await exports.request(tenant_id, distinct_id, actor=ACTOR)
+        ended = await _wait(lambda: exports.get(tenant_id, made.export_id), f"export {made.export_id}")
+        if ended.status == "failed":
+            raise Broken(f"The export failed: {ended.error}.", code=ended.error)
+        return await exports.result(tenant_id, made.export_id)
 
-    body = msgspec.json.format(msgspec.json.encode(with_house(ask)), indent=2)
+    body = msgspec.json.format(with_house(work), indent=2)
     if file is None:
         print(body.decode())
     else:
@@ -98,18 +111,36 @@ def erase(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Remove a person's identifiers and properties from every store, under all their ids. Counts stay."""
+    """Remove a person's identifiers and properties from every store, under all their ids. Counts stay.
+
+    The worker does it; this waits for its end. Ctrl-C ends the waiting, not the erasure.
+    """
     if not yes:
         typer.confirm(f"Everything that names {distinct_id} will be gone for good. Go on?", abort=True)
 
-    async def work(house: House) -> Any:
-        return await house.tenants.erasures.erase(await _tenant(house, tenant), distinct_id, actor=ACTOR)
+    async def work(house: House) -> Erasure:
+        tenant_id, erasures = await _tenant(house, tenant), house.tenants.erasures
+        made = await erasures.request(tenant_id, distinct_id, actor=ACTOR)
+        return await _wait(lambda: erasures.get(tenant_id, made.erasure_id), f"erasure {made.erasure_id}")
 
     done = with_house(work)
     lines = [(room, name, count) for room, report in done.report.items() for name, count in report.items()]
     show(done, as_json, lambda: table(("room", "what", "cleared"), lines))
     if done.status == "failed":
         raise typer.Exit(1)
+
+
+async def _wait(read: Callable[[], Awaitable[Request]], name: str) -> Request:
+    """Until the worker has ended the request. Raises Busy after ten minutes: the request goes on."""
+    request = await read()
+    for look in range(int(WAIT_S / LOOK_EVERY_S)):
+        if request.status in ("done", "failed"):
+            return request
+        if look == HINT_AFTER and request.status == "queued":
+            Console(stderr=True).print(f"Waiting for a worker to begin {name}.", markup=False)
+        await asyncio.sleep(LOOK_EVERY_S)
+        request = await read()
+    raise Busy(f"The {name} is {request.status}; it goes on without this command.", code="BUSY")
 
 
 def _page(found: PersonPage) -> Group:

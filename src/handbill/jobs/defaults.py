@@ -52,6 +52,8 @@ TABLE: dict[str, QueueDefaults] = {
     "message_dispatch": QueueDefaults(backoff=SOON, concurrency=64, keep_completed=Keep(count=1_000), limit=UNLIMITED),
     "message_retry": QueueDefaults(backoff=SOON, concurrency=8, keep_completed=Keep(count=1_000), limit=UNLIMITED),
     "webhooks": QueueDefaults(attempts=8, backoff=Backoff("exponential", delay_ms=5_000, jitter=0.5), concurrency=20),
+    # A worker that dies uses an attempt of what it was at.
+    "requests": QueueDefaults(attempts=10, backoff=SOON, concurrency=4),
     "system": QueueDefaults(concurrency=4, limit=UNLIMITED),
 }
 """Every queue the product itself uses. A queue that is not here gets the plain QueueDefaults()."""

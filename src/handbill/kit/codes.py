@@ -50,6 +50,11 @@ CODES: dict[str, str] = {
     "TASKS_STUCK": "A background task of the process makes no progress; restart the process.",
     "BAD_PROXY_NETWORK": "A trusted proxy in the settings is no network; nothing was started.",
     # --- tenants
+    "ERASURE_NOT_FOUND": "There is no such erasure in this tenant.",
+    "EXPORT_NOT_FOUND": "There is no such export in this tenant, or it has expired.",
+    "EXPORT_NOT_READY": "The export is not done, or has failed; it has no result.",
+    "TOO_MANY_EXPORTS": "The tenant has as many exports as are kept; nothing was started, try again later.",
+    "JOB_FAILED": "The job of this request failed for good; send the request again.",
     "TENANT_SUSPENDED": "The tenant is suspended; the operator of the installation can resume it.",
     "TENANT_NOT_FOUND": "There is no such tenant.",
     "SLUG_TAKEN": "Another tenant has this slug.",

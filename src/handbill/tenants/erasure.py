@@ -1,7 +1,9 @@
-"""Erasure and export: every room that keeps something about people joins the registry; one request reaches them all.
+"""Erasure: every package that keeps something about people joins the registry; one request reaches them all.
 
-An eraser nulls identifiers and drops properties in its own store and tells how many rows it cleared; rows that are
-counted stay. It must be safe to repeat: an erasure that failed half way is simply asked for again.
+A request is recorded with its job, and the worker runs it step by step: one step for each package. An eraser nulls
+identifiers and drops properties in its own store and counts the rows that it cleared; rows that are counted stay. It
+must be safe to repeat: a worker that died in a step is followed by one that does the step again.
+See docs/states/request.md.
 """
 
 from __future__ import annotations
@@ -9,19 +11,23 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
+from uuid import UUID
+
+import msgspec
 
 from handbill.infra.postgres import Database
+from handbill.jobs.service import Outbox
 from handbill.kit.clock import Clock
-from handbill.kit.errors import Busy, EngineRefused, HandbillError
+from handbill.kit.errors import Busy, EngineRefused, HandbillError, NotFound
 from handbill.kit.ids import Ids
 from handbill.kit.pages import Page, page
 from handbill.kit.telemetry import logs
-from handbill.tenants import store
+from handbill.tenants import person_store as store
 from handbill.tenants.audit import Audit
 from handbill.tenants.cursors import after_id, id_of
-from handbill.tenants.model import Erasure, Export
+from handbill.tenants.model import Erasure
 
 Eraser = Callable[[int, str], Awaitable[Mapping[str, int]]]
 """Given the tenant's number and one id of the subject: rows cleared, by table."""
@@ -34,23 +40,28 @@ Settled = Callable[[int], Awaitable[None]]
 """Returns when all that was accepted for the tenant before the call is committed, and who is who is known."""
 Siblings = Callable[[int, str], Awaitable[Sequence[str]]]
 """Every id of the person who has this one, itself included. Handed in by the wiring."""
-EXPORT_ROWS = 10_000
-"""Rows of one export in all: of every id, package and table of the person."""
+QUEUE = "requests"
+ERASE = "erase-person"
 ACCEPTED = "accepted"
 """In a report: what was accepted and is not counted yet. No room has this name."""
+GIVE_UP_AFTER = timedelta(hours=24)
+"""How long an erasure waits for an engine that is away before it has failed."""
 _FAILURES = (HandbillError, EngineRefused)
 
 log = logs.get("tenants")
 
 
 class Erasures:
-    def __init__(self, database: Database, audit: Audit, clock: Clock, ids: Ids) -> None:
+    """The registry of packages that keep something about people, and the erasures that reach them."""
+
+    def __init__(self, database: Database, outbox: Outbox, audit: Audit, clock: Clock, ids: Ids) -> None:
         self._database = database
+        self._outbox = outbox
         self._audit = audit
         self._clock = clock
         self._ids = ids
         self._erasers: dict[str, WholeEraser] = {}
-        self._exporters: dict[str, Exporter] = {}
+        self.exporters: dict[str, Exporter] = {}
         self._last: str | None = None
         self.settled: Settled | None = None
         self.siblings: Siblings | None = None
@@ -71,7 +82,7 @@ class Erasures:
             raise ValueError(f"{room} has already joined the erasure registry")
         self._erasers[room] = eraser
         if exporter is not None:
-            self._exporters[room] = exporter
+            self.exporters[room] = exporter
         if last:
             self._last = room
 
@@ -79,82 +90,115 @@ class Erasures:
     def rooms(self) -> tuple[str, ...]:
         return tuple(self._erasers)
 
-    async def erase(self, tenant_id: int, subject: str, *, actor: str) -> Erasure:
-        """Asks every room, whatever the others answer, and writes the report. One failed room makes it `failed`."""
+    async def request(self, tenant_id: int, subject: str, *, actor: str) -> Erasure:
+        """Record an erasure and its job, in one transaction. The worker does the rest."""
         erasure_id, digest = self._ids.new(), _digest(tenant_id, subject)
         async with self._database.tenant(tenant_id) as tx:
-            await store.open_erasure(tx, tenant_id, erasure_id, subject, digest, actor, self._clock.now())
-            await self._audit.write(
-                tx, tenant_id, actor=actor, action="erasure.open", object=f"subject {digest.hex()[:16]}"
-            )
-        report, failed = await self._cleared(tenant_id, subject)
-        if failed:
-            log.warning("erasure-failed", tenant=tenant_id, failed=failed, erasure=str(erasure_id))
-        status = "failed" if failed else "done"
-        async with self._database.tenant(tenant_id) as tx:
-            closed = await store.close_erasure(tx, tenant_id, erasure_id, status, report, self._clock.now())
-            if not failed:
-                await store.forget_subject(tx, tenant_id, digest)
-            await self._audit.write(
-                tx,
-                tenant_id,
-                actor=actor,
-                action=f"erasure.{status}",
-                object=f"subject {digest.hex()[:16]}",
-                after=report,
-            )
-        return closed
+            erasure = await store.open_erasure(
+                tx, tenant_id, erasure_id, subject, digest,
+                steps=len(self._erasers), actor=actor, now=self._clock.now(),
+            )  # fmt: skip
+            await self._audit.write(tx, tenant_id, actor=actor, action="erasure.open", object=_named(digest))
+            await self._outbox.put(tx, QUEUE, ERASE, {"request_id": str(erasure_id)}, tenant_id=tenant_id)
+        return erasure
 
-    async def export(self, tenant_id: int, subject: str, *, actor: str) -> Export:
-        """Everything the rooms keep about the person who has this id; a room whose engine is away is named instead."""
-        ids = await self._ids_of(tenant_id, subject)
-        collected = _Collected(EXPORT_ROWS)
-        away: list[str] = []
-        for room, exporter in self._exporters.items():
-            try:
-                collected.add(room, {})
-                for each in ids:
-                    if not collected.left:
-                        collected.cut.add(room)  # whether it has more was not asked
-                        break
-                    collected.add(room, await exporter(tenant_id, each, collected.left + 1))
-            except Busy as error:
-                away.append(room)
-                log.warning("export-without-a-room", tenant=tenant_id, room=room, code=error.code)
-        async with self._database.tenant(tenant_id) as tx:
-            digest = _digest(tenant_id, subject).hex()[:16]
-            await self._audit.write(tx, tenant_id, actor=actor, action="person.export", object=f"subject {digest}")
-        return Export(subject, list(ids), collected.rooms, sorted(collected.cut), away)
+    async def run(self, tenant_id: int, erasure_id: UUID) -> Erasure:
+        """Do the steps that are not done yet, and close the erasure if none is left or one cannot be done.
 
-    async def _ids_of(self, tenant_id: int, subject: str) -> list[str]:
+        It stays `running`, with the code of the error, while an engine is away: run it again later.
+        """
+        async with self._database.tenant(tenant_id) as tx:
+            row = await store.begin_erasure(tx, tenant_id, erasure_id, len(self._erasers), self._clock.now())
+        if row is not None:
+            run = _Run(tenant_id, erasure_id, row.report)
+            if ids := row.ids or await self._collect_ids(run, row.subject):
+                await self._clear(run, ids)
+            await self._close(run, row, ids)
+        return await self.get(tenant_id, erasure_id)
+
+    async def fail(self, tenant_id: int, erasure_id: UUID) -> None:
+        """Its job failed for good: so has the erasure."""
+        await self._end(tenant_id, erasure_id, "failed", "JOB_FAILED", ())
+
+    async def ids_of(self, tenant_id: int, subject: str) -> list[str]:
+        """Every id of the person who has this one, itself included, in order."""
         known = await self.siblings(tenant_id, subject) if self.siblings is not None else ()
         return sorted({subject, *known})
 
-    async def _cleared(self, tenant_id: int, subject: str) -> tuple[dict[str, Any], dict[str, str]]:
-        """What each room has to tell, and the codes of those that could not.
+    async def _collect_ids(self, run: _Run, subject: str) -> list[str]:
+        """All ids of the person, stored for the steps; none if that cannot be known now.
 
-        Without knowing all that was said about somebody no room is asked: an event that is still on its way would
-        bring back who was just forgotten.
+        Without knowing all that was sent about a person no package is asked: an event that is still on its way would
+        bring back who was just erased.
         """
         try:
             if self.settled is not None:
-                await self.settled(tenant_id)
-            ids = await self._ids_of(tenant_id, subject)
+                await self.settled(run.tenant_id)
+            ids = await self.ids_of(run.tenant_id, subject)
         except _FAILURES as error:
-            code = _code(ACCEPTED, error)
-            return {ACCEPTED: {"error": code}}, {ACCEPTED: code}
-        report: dict[str, Any] = {}
-        failed: dict[str, str] = {}
+            run.failed(ACCEPTED, error)
+            return []
+        async with self._database.tenant(run.tenant_id) as tx:
+            await store.record_erasure_ids(tx, run.tenant_id, run.erasure_id, ids)
+        return ids
+
+    async def _clear(self, run: _Run, ids: list[str]) -> None:
+        """Every step that is not done, whatever the others answer; the last one only after all others."""
         for room in sorted(self._erasers, key=lambda each: each == self._last):
-            if failed and room == self._last:
-                report[room] = {"error": "WAITS_FOR_THE_OTHERS"}
+            if "error" not in run.report.get(room, {"error": None}):
                 continue
-            try:
-                report[room] = dict(await self._erasers[room](tenant_id, ids))
-            except _FAILURES as error:
-                failed[room] = _code(room, error)
-                report[room] = {"error": failed[room]}
-        return report, failed
+            if run.errors and room == self._last:
+                run.report[room] = {"error": "WAITS_FOR_THE_OTHERS"}
+            else:
+                try:
+                    run.report[room] = dict(await self._erasers[room](run.tenant_id, ids))
+                except _FAILURES as error:
+                    run.failed(room, error)
+            async with self._database.tenant(run.tenant_id) as tx:
+                await store.record_erasure_step(
+                    tx, run.tenant_id, run.erasure_id, room, run.report[room], run.first_error
+                )
+
+    async def _close(self, run: _Run, row: store.RunningErasure, ids: Sequence[str]) -> None:
+        if not run.errors:
+            await self._end(run.tenant_id, run.erasure_id, "done", None, ids)
+            return
+        log.warning("erasure-failed", tenant=run.tenant_id, failed=run.errors, erasure=str(run.erasure_id))
+        if ACCEPTED in run.errors:
+            async with self._database.tenant(run.tenant_id) as tx:
+                await store.record_erasure_step(
+                    tx, run.tenant_id, run.erasure_id, ACCEPTED, run.report[ACCEPTED], run.first_error
+                )
+        if run.is_final or self._clock.now() - row.created_at >= GIVE_UP_AFTER:
+            await self._end(run.tenant_id, run.erasure_id, "failed", run.first_error, ids)
+
+    async def _end(
+        self, tenant_id: int, erasure_id: UUID, status: str, error: str | None, ids: Sequence[str]
+    ) -> None:  # fmt: skip
+        """Once: whoever comes second changes nothing. Exports of an erased person go with it."""
+        async with self._database.tenant(tenant_id) as tx:
+            closed = await store.close_erasure(tx, tenant_id, erasure_id, status, error, self._clock.now())
+            if closed is None:
+                return
+            if status == "done":
+                await store.erase_exports(tx, tenant_id, list(ids))
+                await store.forget_subject(tx, tenant_id, closed.subject_hash)
+            await self._audit.write(
+                tx,
+                tenant_id,
+                actor=closed.requested_by,
+                action=f"erasure.{status}",
+                object=_named(closed.subject_hash),
+                after=closed.report,
+            )
+
+    async def get(self, tenant_id: int, erasure_id: UUID) -> Erasure:
+        """Raises NotFound, for another tenant's erasure too."""
+        async with self._database.tenant(tenant_id) as tx:
+            erasure = await store.read_erasure(tx, tenant_id, erasure_id)
+        if erasure is None:
+            raise NotFound("There is no such erasure.", code="ERASURE_NOT_FOUND")
+        return erasure
 
     async def since(self, tenants: Collection[int], moment: datetime) -> set[int]:
         """Those of these tenants where an erasure was under way at that moment or later: their rows from before may
@@ -168,22 +212,27 @@ class Erasures:
         return page(rows, limit, lambda row: id_of(row.erasure_id))
 
 
-class _Collected:
-    """The rows of one export so far, by package and table; never more than `max_rows` in all."""
+class _Run(msgspec.Struct):
+    """One run of an erasure: the report so far, and what could not be done this time, by step."""
 
-    def __init__(self, max_rows: int) -> None:
-        self.left = max_rows
-        self.cut: set[str] = set()
-        self.rooms: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    tenant_id: int
+    erasure_id: UUID
+    report: dict[str, Any]
+    errors: dict[str, str] = msgspec.field(default_factory=dict)
+    is_final: bool = False
+    """An error of this run will not go away by itself."""
 
-    def add(self, room: str, tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
-        kept = self.rooms.setdefault(room, {})
-        for table, rows in tables.items():
-            if len(rows) > self.left:
-                self.cut.add(table)
-            some = [dict(row) for row in rows[: self.left]]
-            kept.setdefault(table, []).extend(some)
-            self.left -= len(some)
+    def __post_init__(self) -> None:
+        self.report.pop(ACCEPTED, None)
+
+    def failed(self, step: str, error: Exception) -> None:
+        self.errors[step] = _code(step, error)
+        self.report[step] = {"error": self.errors[step]}
+        self.is_final = self.is_final or not isinstance(error, Busy)
+
+    @property
+    def first_error(self) -> str | None:
+        return next(iter(self.errors.values()), None)
 
 
 def _code(room: str, error: Exception) -> str:
@@ -206,6 +255,11 @@ def _each(eraser: Eraser) -> WholeEraser:
         return dict(cleared)
 
     return whole
+
+
+def _named(digest: bytes) -> str:
+    """How the audit log names the person."""
+    return f"subject {digest.hex()[:16]}"
 
 
 def _digest(tenant_id: int, subject: str) -> bytes:

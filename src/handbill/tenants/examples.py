@@ -86,6 +86,23 @@ ERASURE: dict[str, Any] = {
     "requested_by": f"user {_ID}",
     "created_at": _AT,
     "finished_at": _AT,
+    "started_at": _AT,
+    "steps_done": 7,
+    "steps_total": 7,
+    "error": None,
+}
+PERSON_EXPORT: dict[str, Any] = {
+    "export_id": _ID,
+    "status": "done",
+    "report": {"caps": {"caps.user_views": 1}},
+    "requested_by": f"user {_ID}",
+    "created_at": _AT,
+    "expires_at": "2026-07-02T09:30:00Z",
+    "started_at": _AT,
+    "finished_at": _AT,
+    "steps_done": 7,
+    "steps_total": 7,
+    "error": None,
 }
 EXPORT: dict[str, Any] = {
     "subject": "user-42",

@@ -217,15 +217,45 @@ class AuditEntry(msgspec.Struct, frozen=True):
     request_id: str | None = None
 
 
+RequestStatus = Literal["queued", "running", "done", "failed"]
+
+
 class Erasure(msgspec.Struct, frozen=True):
-    """An erasure and its report: for each store that joined the registry, how many rows it cleared."""
+    """An erasure, how far it is and its report: for each package, how many rows of each table it cleared.
+
+    While it runs, `error` is the code of what it waits for; once it has failed, of why. Counts of a step that was
+    repeated after a crash are those of its last run.
+    """
 
     erasure_id: UUID
-    status: Literal["running", "done", "failed"]
+    status: RequestStatus
     report: dict[str, Any]
     requested_by: str
     created_at: datetime
     finished_at: datetime | None = None
+    started_at: datetime | None = None
+    steps_done: int = 0
+    steps_total: int = 0
+    error: str | None = None
+
+
+class PersonExport(msgspec.Struct, frozen=True):
+    """A request for an export and how far it is: `report` has the rows collected, by package and table.
+
+    Once it is `done`, the result can be fetched until `expires_at`.
+    """
+
+    export_id: UUID
+    status: RequestStatus
+    report: dict[str, Any]
+    requested_by: str
+    created_at: datetime
+    expires_at: datetime
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    steps_done: int = 0
+    steps_total: int = 0
+    error: str | None = None
 
 
 class Export(msgspec.Struct, frozen=True):

@@ -5,7 +5,7 @@ What crosses tenants (creating, suspending) has no route at all: it is the opera
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 from uuid import UUID
 
 import msgspec
@@ -30,6 +30,7 @@ from handbill.tenants.model import (
     KeyMade,
     NewKey,
     NewUser,
+    PersonExport,
     Principal,
     Session,
     Slug,
@@ -226,21 +227,58 @@ class RecordRoutes(Controller):
     @post(
         "/erasures",
         operation_id="eraseSubject",
+        status_code=202,
         opt={"scope": "erasures:write", "example": examples.ERASURE, "body_example": {"subject": "user-42"}},
     )
-    async def erase(self, tenants: Tenants, principal: Who, data: JSONBody[ErasureRequest]) -> Erasure:
-        """Remove a person's identifiers and properties from every store. Counts stay. Safe to repeat."""
-        return await tenants.erasures.erase(principal.tenant_id, data.subject, actor=principal.actor)
+    async def erase(self, tenants: Tenants, principal: Who, data: JSONBody[ErasureRequest]) -> Response[Erasure]:
+        """Remove a person's identifiers and properties from every store. Counts stay. Safe to repeat.
+
+        The worker does it: read how far it is at `Location`.
+        """
+        erasure = await tenants.erasures.request(principal.tenant_id, data.subject, actor=principal.actor)
+        return Response(erasure, headers={"Location": f"/admin/erasures/{erasure.erasure_id}"})
+
+    @get(
+        "/erasures/{erasure_id:uuid}",
+        operation_id="getErasure",
+        opt={"scope": "erasures:read", "example": examples.ERASURE},
+    )
+    async def erasure(self, tenants: Tenants, principal: Who, erasure_id: FromPath[UUID]) -> Erasure:
+        """One erasure: how far it is, and its report."""
+        return await tenants.erasures.get(principal.tenant_id, erasure_id)
 
     @post(
         "/exports",
         operation_id="exportSubject",
-        status_code=200,
-        opt={"scope": "erasures:write", "example": examples.EXPORT, "body_example": {"subject": "user-42"}},
+        status_code=202,
+        opt={"scope": "erasures:write", "example": examples.PERSON_EXPORT, "body_example": {"subject": "user-42"}},
     )
-    async def export(self, tenants: Tenants, principal: Who, data: JSONBody[ErasureRequest]) -> Export:
-        """Everything kept about a person under any of their ids, at most 10,000 rows in all."""
-        return await tenants.erasures.export(principal.tenant_id, data.subject, actor=principal.actor)
+    async def export(self, tenants: Tenants, principal: Who, data: JSONBody[ErasureRequest]) -> Response[PersonExport]:
+        """Collect everything kept about a person under any of their ids, at most 10,000 rows and 16 MiB in all.
+
+        The worker does it: read how far it is at `Location`.
+        """
+        export = await tenants.exports.request(principal.tenant_id, data.subject, actor=principal.actor)
+        return Response(export, headers={"Location": f"/admin/exports/{export.export_id}"})
+
+    @get(
+        "/exports/{export_id:uuid}",
+        operation_id="getExport",
+        opt={"scope": "erasures:write", "example": examples.PERSON_EXPORT},
+    )
+    async def person_export(self, tenants: Tenants, principal: Who, export_id: FromPath[UUID]) -> PersonExport:
+        """One export: how far it is, and until when it is kept."""
+        return await tenants.exports.get(principal.tenant_id, export_id)
+
+    @get(
+        "/exports/{export_id:uuid}/result",
+        operation_id="getExportResult",
+        opt={"scope": "erasures:write", "example": examples.EXPORT},
+    )
+    async def export_result(self, tenants: Tenants, principal: Who, export_id: FromPath[UUID]) -> Response[Export]:
+        """What an export collected, for 24 hours. 409 `EXPORT_NOT_READY` before it is done."""
+        body = await tenants.exports.result(principal.tenant_id, export_id)
+        return cast(Response[Export], Response(body, media_type="application/json"))
 
 
 class AuthRoutes(Controller):

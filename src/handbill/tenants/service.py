@@ -14,18 +14,20 @@ from handbill.infra.redis import Redis, SubscriptionTask
 from handbill.infra.redis.keys import Keys
 from handbill.infra.safe_http import SafeHttpClient
 from handbill.infra.state import StateTable
+from handbill.jobs.service import Outbox
 from handbill.kit import etags
 from handbill.kit.clock import Clock, SystemClock
 from handbill.kit.errors import Busy, Conflict, Fault, Invalid, NotFound
 from handbill.kit.ids import Ids
 from handbill.kit.pages import Page, page
 from handbill.kit.telemetry import logs
-from handbill.tenants import jwks, keys, store
+from handbill.tenants import jwks, keys, person_store, store
 from handbill.tenants.accounts import LOGIN_STEP_S, Accounts
 from handbill.tenants.audit import Audit
 from handbill.tenants.cursors import after_id, id_of
 from handbill.tenants.directory import FRESH_S, Directory, Profile, secret_place
-from handbill.tenants.erasure import Eraser, Erasures
+from handbill.tenants.erasure import ERASE, QUEUE, Eraser, Erasures
+from handbill.tenants.exports import EXPORT, Exports
 from handbill.tenants.grants import actor_name, current_authority
 from handbill.tenants.keys import csrf_matches, find_keys
 from handbill.tenants.logins import LoginLimits
@@ -49,12 +51,16 @@ from handbill.tenants.replays import Replays, check_key, request_hash
 from handbill.tenants.seals import Sealer
 
 __all__ = [
+    "ERASE",
+    "EXPORT",
+    "QUEUE",
     "STATE",
     "Accounts",
     "Audit",
     "Directory",
     "Eraser",
     "Erasures",
+    "Exports",
     "Profile",
     "Replays",
     "TenantService",
@@ -66,6 +72,8 @@ __all__ = [
 
 OVERLAP_S = 86_400
 ALL = 1_000_000
+ERASURES_END_AFTER = timedelta(days=3)
+"""Longer than any job of an erasure lives."""
 
 STATE = (
     StateTable("tenants.tenants", ("tenant_id",), frozenset({"updated_at"})),
@@ -75,7 +83,7 @@ STATE = (
     StateTable("tenants.audit_log", ("tenant_id", "audit_id")),
     StateTable("tenants.erasures", ("tenant_id", "erasure_id")),
 )
-"""Sessions and idempotency keys are left out: they come and go by themselves."""
+"""Sessions, idempotency keys and exports are left out: they come and go by themselves."""
 
 log = logs.get("tenants")
 
@@ -106,7 +114,9 @@ class TenantService:
         self.audit = Audit(self._clock, self._ids)
         self.directory = Directory(database, self._sealer, keysets, self._clock, fresh_s=key_cache_seconds)
         self._listener = SubscriptionTask("tenants-changes", redis, (CHANGES,), self.directory.on_change)
-        self.erasures = Erasures(database, self.audit, self._clock, self._ids)
+        outbox = Outbox(redis, self._ids)
+        self.erasures = Erasures(database, outbox, self.audit, self._clock, self._ids)
+        self.exports = Exports(database, outbox, self.audit, self.erasures, self._clock, self._ids)
         self.replays = Replays(database, self._clock)
         self.accounts = Accounts(
             database,
@@ -176,8 +186,15 @@ class TenantService:
         return after.shown
 
     async def sweep(self) -> dict[str, int]:
-        """Removes sessions and idempotency keys that have expired; a chore runs it now and then."""
-        return await store.sweep(self._database, self._clock.now())
+        """Remove sessions, idempotency keys and exports that have expired, and end erasures that no job works on."""
+        now = self._clock.now()
+        removed = await store.sweep(self._database, now)
+        async with self._database.worker() as tx:
+            return {
+                **removed,
+                "exports": await person_store.sweep_exports(tx, now),
+                "erasures": await person_store.end_old_erasures(tx, now, now - ERASURES_END_AFTER),
+            }
 
     async def _set_status(self, tenant_id: int, status: Status, actor: str) -> Tenant:
         async with self._database.worker() as tx:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -13,7 +13,6 @@ from handbill.infra import sqlfiles
 from handbill.infra.postgres import Database, Tx, repeat
 from handbill.tenants.model import (
     AuditEntry,
-    Erasure,
     JwtRules,
     Key,
     NewTenant,
@@ -243,7 +242,7 @@ async def delete_sessions_of(tx: Tx, tenant_id: int, user_id: UUID, but: UUID | 
     return await tx.execute(S.delete_sessions_of, tenant_id, user_id, but)
 
 
-# --- audit, erasures, replays
+# --- audit, replays
 
 
 async def write_audit(tx: Tx, tenant_id: int, entry: AuditEntry) -> None:
@@ -264,33 +263,6 @@ async def write_audit(tx: Tx, tenant_id: int, entry: AuditEntry) -> None:
 async def list_audit(tx: Tx, tenant_id: int, after: UUID | None, limit: int) -> list[AuditEntry]:
     rows = await tx.fetch(S.list_audit, tenant_id, after, limit)
     return [_as(AuditEntry, _decoded(row, "before", "after")) for row in rows]
-
-
-async def open_erasure(
-    tx: Tx, tenant_id: int, erasure_id: UUID, subject: str, digest: bytes, requested_by: str, now: datetime
-) -> None:
-    await tx.execute(S.open_erasure, tenant_id, erasure_id, subject, digest, requested_by, now)
-
-
-async def close_erasure(
-    tx: Tx, tenant_id: int, erasure_id: UUID, status: str, report: dict[str, Any], now: datetime
-) -> Erasure:
-    row = await tx.fetchrow(S.close_erasure, tenant_id, erasure_id, status, _json(report), now)
-    closed: Erasure = _as(Erasure, _decoded(row or {}, "report"))
-    return closed
-
-
-async def forget_subject(tx: Tx, tenant_id: int, digest: bytes) -> None:
-    await tx.execute(S.forget_subject, tenant_id, digest)
-
-
-async def erased_since(tx: Tx, tenants: Sequence[int], since: datetime) -> set[int]:
-    return {row["tenant_id"] for row in await tx.fetch(S.erased_since, list(tenants), since)}
-
-
-async def list_erasures(tx: Tx, tenant_id: int, after: UUID | None, limit: int) -> list[Erasure]:
-    rows = await tx.fetch(S.list_erasures, tenant_id, after, limit)
-    return [_as(Erasure, _decoded(row, "report")) for row in rows]
 
 
 async def claim_replay(tx: Tx, tenant_id: int, key: str, digest: bytes, now: datetime, expires_at: datetime) -> bool:

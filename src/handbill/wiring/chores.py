@@ -46,7 +46,7 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class TenantsSweep(Loop):
-    """Forgets expired sessions and idempotency keys once an hour, and at each start."""
+    """Removes expired sessions, idempotency keys and exports once an hour, and at each start."""
 
     def __init__(self, house: House) -> None:
         super().__init__("tenants-sweep")
@@ -188,6 +188,7 @@ PLANS: tuple[Plan, ...] = (
     Plan("consume", "segments", SegmentsKeeper),
     Plan("jobs", "jobs:banners", queues.banners_worker),
     Plan("jobs", "jobs:stats-sync", queues.stats_sync_worker),
+    Plan("jobs", "jobs:requests", queues.requests_worker),
     Plan("jobs", "jobs:system", queues.system_worker),
     Plan("jobs", "jobs:imports", queues.ImportWorkers),
     Plan("jobs", "jobs:message_dispatch", queues.dispatch_worker),

@@ -23,6 +23,9 @@ from handbill.jobs.worker import JobWorker
 from handbill.jobs.worker.pool import CpuPool
 from handbill.messaging.tasks import DISPATCH, RETRY, WEBHOOKS, MessagingTasks
 from handbill.messaging.tasks import JOBS as MESSAGE_JOBS
+from handbill.tenants.tasks import JOBS as PERSON_JOBS
+from handbill.tenants.tasks import QUEUE as REQUESTS
+from handbill.tenants.tasks import PersonTasks
 from handbill.wiring import shipping
 from handbill.wiring.house import House
 
@@ -47,6 +50,7 @@ CATALOGUE: dict[str, dict[str, str]] = {
     **CONTACT_JOBS,
     **MESSAGE_JOBS,
     STATS_SYNC: ADSTATS_JOBS,
+    REQUESTS: PERSON_JOBS,
     SYSTEM: JOBS,
 }
 """Every queue of the product and the jobs it carries, for the reference page."""
@@ -155,6 +159,11 @@ def system_worker(house: House) -> JobWorker:
 
 def stats_sync_worker(house: House) -> JobWorker:
     return _worker(house, STATS_SYNC, AdstatsTasks(house.adstats, house.clock).handlers())
+
+
+def requests_worker(house: House) -> JobWorker:
+    tasks = PersonTasks(house.tenants.erasures, house.tenants.exports)
+    return _worker(house, REQUESTS, tasks.handlers(), on_failed=tasks.failed)
 
 
 class ImportWorkers:

@@ -1,4 +1,4 @@
--- The audit log, erasures and idempotency keys.
+-- The audit log and idempotency keys.
 
 -- name: write_audit
 insert into tenants.audit_log (tenant_id, audit_id, at, actor, action, object, before, after, request_id)
@@ -9,34 +9,6 @@ select audit_id, at, actor, action, object, before::text as before, after::text 
 from tenants.audit_log
 where tenant_id = $1 and ($2::uuid is null or audit_id < $2)
 order by audit_id desc
-limit $3;
-
--- name: open_erasure
-insert into tenants.erasures (tenant_id, erasure_id, subject, subject_hash, status, requested_by, created_at)
-values ($1, $2, $3, $4, 'running', $5, $6);
-
--- name: close_erasure
--- The subject is forgotten here too once every store has forgotten it.
-update tenants.erasures
-set status = $3, report = $4::text::jsonb, finished_at = $5,
-    subject = case when $3 = 'done' then null else subject end
-where tenant_id = $1 and erasure_id = $2
-returning erasure_id, status, report::text as report, requested_by, created_at, finished_at;
-
--- name: forget_subject
--- A later erasure that succeeds also settles the earlier ones of the same subject that did not.
-update tenants.erasures set subject = null where tenant_id = $1 and subject_hash = $2 and subject is not null;
-
--- name: erased_since
--- An erasure that still runs, or failed half way, may have reached its rows as well.
-select distinct tenant_id from tenants.erasures
-where tenant_id = any ($1::int[]) and (finished_at is null or finished_at >= $2);
-
--- name: list_erasures
-select erasure_id, status, report::text as report, requested_by, created_at, finished_at
-from tenants.erasures
-where tenant_id = $1 and ($2::uuid is null or erasure_id < $2)
-order by erasure_id desc
 limit $3;
 
 -- name: claim_replay
