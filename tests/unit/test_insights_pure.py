@@ -21,7 +21,7 @@ from handbill.insights.model import Filter, FunnelQuery, RetentionQuery, TrendsQ
 from handbill.insights.periods import cuts, midnight
 from handbill.insights.statements import Q
 from handbill.insights.store import Bounds, Gate
-from handbill.insights.tail import QUEUE, QUEUE_BYTES, Tail, Wanted, seen_of
+from handbill.insights.tail import QUEUE, QUEUE_BYTES, Missed, Tail, Wanted, seen_of
 from handbill.kit.errors import Invalid, Throttled
 from tests.kit.waiting import soon
 
@@ -153,21 +153,33 @@ async def test_work_is_cancelled_when_its_asker_leaves() -> None:
     assert await unless_left(quick(), asyncio.Event().wait()) == 2
 
 
+async def taken(tail: Tail) -> tuple[int, Missed | None]:
+    """All that waits, portion by portion: how many, and what was missed."""
+    count, missed = 0, None
+    while missed is None:
+        found = await tail.next(0.001)
+        assert found is not None
+        count += len(found[0])
+        missed = found[1]
+    return count, missed
+
+
 async def test_a_slow_tail_forgets_and_says_so() -> None:
     tail = Tail(7, Wanted(distinct_id="ada"))
     event = CapturedEvent(7, "e", 0, 0, "view", "ada", "own")
-    tail.put(seen_of(CapturedEvent(7, "e", 0, 0, "view", "bob", "own")))
-    assert await tail.next(0.001) == ([], False)
-    for _ in range(QUEUE + 1):
-        tail.put(seen_of(event))
+    tail.put(CapturedEvent(7, "e", 0, 0, "view", "bob", "own"))
+    assert await tail.next(0.001) == ([], None)
+    for _ in range(QUEUE + 7):
+        tail.put(event)
+    assert await taken(tail) == (QUEUE, Missed(7))
+    for _ in range(20):
+        tail.put(msgspec.structs.replace(event, properties=b'{"a":"%s"}' % (b"x" * (QUEUE_BYTES // 8))))
     found = await tail.next(0.001)
     assert found is not None
-    assert (len(found[0]), found[1]) == (QUEUE, True)
-    for _ in range(5):
-        tail.put(seen_of(event), QUEUE_BYTES // 3)
-    found = await tail.next(0.001)
-    assert found is not None
-    assert (len(found[0]), found[1]) == (3, True), "large events are fewer"
+    assert (len(found[0]), found[1]) == (1, None), "large events are prepared one by one"
+    assert await taken(tail) == (6, Missed(13)), "large events are fewer"
+    tail.miss(3)
+    assert await tail.next(0.001) == ([], Missed(0, more=True)), "a filter may have hidden them anyway"
     tail.end()
     assert await tail.next(0.001) is None
 
