@@ -20,9 +20,8 @@ from handbill.insights.leaving import unless_left
 from handbill.insights.model import Filter, FunnelQuery, RetentionQuery, TrendsQuery
 from handbill.insights.periods import cuts, midnight
 from handbill.insights.statements import Q
-from handbill.insights.store import Bounds, Gate
 from handbill.insights.tail import QUEUE, QUEUE_BYTES, Missed, Tail, Wanted, seen_of
-from handbill.kit.errors import Invalid, Throttled
+from handbill.kit.errors import Invalid
 from tests.kit.waiting import soon
 
 ZONES = st.sampled_from(["UTC", "Europe/Paris", "Australia/Lord_Howe", "Asia/Kathmandu", "America/Havana",
@@ -99,33 +98,6 @@ def test_whatever_a_caller_says_is_bound_and_every_statement_names_its_tenant(wo
         for source in re.finditer(r"\bfrom (events|person_distinct_id_overrides)\b", one.sql):
             assert "tenant_id = {tenant:UInt32}" in one.sql[source.end() :]
     assert all("tenant_id" in text for text in Q)
-
-
-async def test_the_gate_lets_a_few_in_keeps_a_few_waiting_and_sends_the_rest_away() -> None:
-    gate = Gate(Bounds(running=1, waiting=1, patience_s=60))
-    held, free = asyncio.Event(), asyncio.Event()
-
-    async def hold() -> None:
-        async with gate.place(1):
-            held.set()
-            await free.wait()
-
-    first, second = asyncio.create_task(hold()), asyncio.create_task(hold())
-    await soon(held.wait())
-    with pytest.raises(Throttled) as busy:
-        async with gate.place(1):
-            raise AssertionError("there was no place")
-    assert (busy.value.code, busy.value.status) == ("INSIGHTS_BUSY", 429)
-    async with gate.place(2):
-        assert gate.inside(2) == 1  # another tenant's place is its own
-    free.set()
-    await soon(asyncio.gather(first, second))
-    assert gate.inside(1) == 0
-    impatient = Gate(Bounds(running=1, waiting=1, patience_s=0.01))
-    async with impatient.place(1):
-        with pytest.raises(Throttled):
-            async with impatient.place(1):
-                raise AssertionError("there was no place")
 
 
 async def test_work_is_cancelled_when_its_asker_leaves() -> None:

@@ -127,6 +127,14 @@ class Insights(msgspec.Struct, frozen=True):
     questions_at_once: Annotated[
         int, Meta(ge=1, le=100, description="Questions of one tenant that a process answers at the same time.")
     ] = 4
+    questions_per_process: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=1000,
+            description="Questions of all tenants that a process answers at the same time; tenants take turns.",
+        ),
+    ] = 16
 
 
 class Adstats(msgspec.Struct, frozen=True):
