@@ -24,7 +24,11 @@ class Events(msgspec.Struct, frozen=True):
     ] = 6.0
     overflow_share: Annotated[
         float,
-        Meta(gt=0, le=1, description="The part of a worker's time that overflow lanes with a backlog get."),
+        Meta(
+            gt=0,
+            le=1,
+            description="The part of the time that overflow lanes work while main lanes have work.",
+        ),
     ] = 0.25
     trim_after_s: Annotated[
         float, Meta(ge=60, description="Seconds for which the journal keeps what is counted already.")
