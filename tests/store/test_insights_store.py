@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import csv
 import io
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from datetime import date
 from typing import Any
 from uuid import UUID
@@ -13,19 +13,23 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from handbill.events.model import CapturedEvent, encode
+from handbill.events.edge import Edge
+from handbill.events.model import CapturedEvent, Event, decode, encode
 from handbill.infra.clickhouse import ClickHouse
+from handbill.infra.journal.lanes import Lanes
 from handbill.infra.journal.streams import StreamsJournal
 from handbill.infra.migrations import migrate_clickhouse
+from handbill.infra.postgres import Database
 from handbill.infra.redis import Redis
+from handbill.insights import onlooker
 from handbill.insights import service as room
 from handbill.insights.compile import Compiled
 from handbill.insights.model import EventRow, Filter, SearchQuery, TrendsQuery
-from handbill.insights.onlooker import ENTRIES, Glance, Onlooker
+from handbill.insights.onlooker import ENTRIES, EVENTS, Glance, Onlooker
 from handbill.insights.periods import midnight
 from handbill.insights.service import InsightsService
 from handbill.insights.store import Bounds, EventStoreReader
-from handbill.insights.tail import Tails, Wanted
+from handbill.insights.tail import Missed, Tails, Wanted
 from handbill.kit.clock import SystemClock
 from handbill.kit.errors import Invalid, NotFound
 from tests.kit.waiting import eventually, soon
@@ -175,16 +179,78 @@ async def test_an_onlooker_sees_what_comes_and_says_when_it_was_too_much(redis: 
     await looker.begin()
     await append("a", "b")
     await journal.append("3", [b"no event", encode(CapturedEvent(tenant, "c", 1, 1, "c", "ada", "own"))])
-    glance = await looker.look("3")
+    glance = await looker.look("3", {tenant})
     assert [event.id for event in glance.events] == ["a", "b", "c"]
-    assert glance.skipped == 0
-    assert (await looker.look("3")).events == []
+    assert (glance.skipped.total(), glance.is_behind) == (0, False)
+    assert (await looker.look("3", {tenant})).events == []
     for number in range(ENTRIES + 10):
         await append(f"f{number}", f"g{number}")
-    glance = await looker.look("3")
+    glance = await looker.look("3", {tenant})
     assert [event.id for event in glance.events][-2:] == [f"f{ENTRIES + 9}", f"g{ENTRIES + 9}"]
-    assert len(glance.events) + glance.skipped == 2 * (ENTRIES + 10)
-    assert glance.skipped > 0
+    assert (len(glance.events), glance.is_behind) == (2 * ENTRIES, True)
+    await append(*(f"h{number}" for number in range(EVENTS + 5)))
+    glance = await looker.look("3", {tenant})
+    assert [event.id for event in glance.events] == [f"h{number}" for number in range(5, EVENTS + 5)]
+    assert (glance.skipped, glance.is_behind) == ({tenant: 5}, False)
+    await journal.stop()
+
+
+async def test_events_of_other_tenants_are_not_decoded(
+    redis: Redis, tenant: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded: list[bytes] = []
+    unpacked: list[bytes] = []
+
+    def count_decodes(body: bytes) -> Event:
+        decoded.append(body)
+        return decode(body)
+
+    def count_unpacks(packed: bytes) -> list[bytes]:
+        unpacked.append(packed)
+        return msgspec.msgpack.decode(packed, type=list[bytes])
+
+    monkeypatch.setattr(onlooker, "decode", count_decodes)
+    monkeypatch.setattr(onlooker, "_unpack", count_unpacks)
+    journal = StreamsJournal(redis)
+    await journal.start()
+
+    def events(tenant_id: int, *ids: str) -> list[bytes]:
+        return [encode(CapturedEvent(tenant_id, each, 1, 1, "view", "ada", "own")) for each in ids]
+
+    looker = Onlooker(redis, ["3"])
+    await looker.begin()
+    for other in range(tenant + 1, tenant + 11):
+        await journal.append("3", events(other, *map(str, range(1_000))), tenant_ids={other})
+    glance = await looker.look("3", {tenant})
+    assert (glance.events, glance.skipped.total(), glance.is_behind) == ([], 0, False)
+    assert (decoded, unpacked) == ([], []), "10,000 events of others are not even received"
+    await asyncio.gather(  # one entry of two calls, as the appender makes them
+        journal.append("3", events(tenant + 1, *map(str, range(1_000))), tenant_ids={tenant + 1}),
+        journal.append("3", events(tenant, "mine"), tenant_ids={tenant}),
+    )
+    await journal.append("3", [*events(tenant + 1, *map(str, range(500))), *events(tenant, "unnamed")])
+    glance = await looker.look("3", {tenant})
+    assert [event.id for event in glance.events] == ["mine", "unnamed"]
+    assert len(decoded) == 2, "in an entry that is shared, too, others' events stay as they are"
+    await journal.stop()
+
+
+async def test_the_edge_names_the_tenants_of_what_it_appends(redis: Redis, database: Database, tenant: int) -> None:
+    journal = StreamsJournal(redis)
+    await journal.start()
+    edge = Edge(journal, Lanes(1, 1), database, SystemClock())
+    looker = Onlooker(redis, ["0"])
+    await looker.begin()
+    one, two, other = (
+        CapturedEvent(each, name, 1, 1, "view", "ada", "own")
+        for each, name in ((tenant, "1"), (tenant, "2"), (tenant + 1, "3"))
+    )
+    await edge.accept([one])
+    await edge.accept([one, two])
+    await edge.accept([other])
+    named = [fields[7] for _, fields in await redis.call("XREVRANGE", "hb:journal:{0}", "+", "-", "COUNT", 3)]
+    assert named == [b",%d," % (tenant + 1), b",%d," % tenant, b",%d," % tenant]
+    assert (await looker.look("0", {tenant})).events == [one, one, two]
     await journal.stop()
 
 
@@ -202,7 +268,7 @@ async def test_one_bad_look_ends_no_tail(redis: Redis, tenant: int) -> None:
     class Odd(Onlooker):
         looks = 0
 
-        async def look(self, lane: str) -> Glance:
+        async def look(self, lane: str, tenant_ids: Collection[int]) -> Glance:
             self.looks += 1
             if self.looks == 1:
                 raise ValueError("bytes that nobody expects")
@@ -210,7 +276,7 @@ async def test_one_bad_look_ends_no_tail(redis: Redis, tenant: int) -> None:
 
     tails = Tails(Odd(redis, ["0"]))
     async with tails.opened(tenant, Wanted()) as tail:
-        assert await soon(tail.next(60)) == ([], True), "something was not shown"
+        assert await soon(tail.next(60)) == ([], Missed(0, more=True)), "something was not shown"
         found = await soon(tail.next(60))
         assert found is not None
         assert found[0][0].event == "seen"

@@ -163,7 +163,7 @@ async def test_on_a_cluster_lanes_and_caps_need_nothing_of_each_other() -> None:
 async def test_a_full_buffer_says_busy_and_goes_on_when_there_is_room() -> None:
     gate, written = asyncio.Event(), list[bytes]()
 
-    async def write(bodies: list[bytes], extra: object) -> tuple[str, list[object]]:
+    async def write(bodies: list[bytes], extra: object, tenant_ids: object) -> tuple[str, list[object]]:
         await gate.wait()
         written.extend(bodies)
         return "1-1", []

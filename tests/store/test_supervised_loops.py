@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +63,7 @@ async def test_the_live_tail_runs_from_the_first_tail_to_the_last(redis: Redis) 
     class FailingOnlooker(Onlooker):
         looks = 0
 
-        async def look(self, lane: str) -> Glance:
+        async def look(self, lane: str, tenant_ids: Collection[int]) -> Glance:
             self.looks += 1
             raise ValueError("bytes that no lane should have")
 

@@ -13,7 +13,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from handbill.events.batch import Batch, Owned
-from handbill.events.model import HORIZON_DAYS, Click, Dropped, Event, Impression, View, decode, encode, key, sender
+from handbill.events.model import (
+    HORIZON_DAYS,
+    CapturedEvent,
+    Click,
+    Dropped,
+    Event,
+    Impression,
+    View,
+    decode,
+    encode,
+    key,
+    sender,
+    tenant_of,
+)
 from handbill.events.pipeline.steps import STEPS, drop_copies, order, read, refuse_old
 from handbill.events.reasons import DOCS, Reason
 from tests.kit.ledger import Ledger, Shop, events
@@ -159,3 +172,20 @@ def test_the_sender_decides_the_lane() -> None:
 
 def test_every_reason_has_its_line() -> None:
     assert set(DOCS) == set(Reason)
+
+
+@given(st.integers(1, 2**31 - 1), st.sampled_from(["captured", "impression", "click", "view", "dropped"]), st.text())
+def test_the_tenant_is_read_without_decoding(tenant_id: int, kind: str, text: str) -> None:
+    events: dict[str, Event] = {
+        "captured": CapturedEvent(tenant_id, text, 1, 1, text, text, "own"),
+        "impression": Impression(tenant_id, text, 1, 1, 1),
+        "click": Click(tenant_id, text, 1, 1, 1),
+        "view": View(tenant_id, text, 1, 1, 1),
+        "dropped": Dropped(tenant_id, text, 1, 1, "view", "TOO_OLD"),
+    }
+    assert tenant_of(encode(events[kind])) == tenant_id
+
+
+@given(st.binary(max_size=12))
+def test_any_bytes_have_a_tenant_or_none(body: bytes) -> None:
+    assert 0 <= (tenant_of(body) or 0) < 2**32

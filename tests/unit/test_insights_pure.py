@@ -20,9 +20,8 @@ from handbill.insights.leaving import unless_left
 from handbill.insights.model import Filter, FunnelQuery, RetentionQuery, TrendsQuery
 from handbill.insights.periods import cuts, midnight
 from handbill.insights.statements import Q
-from handbill.insights.store import Bounds, Gate
-from handbill.insights.tail import QUEUE, QUEUE_BYTES, Tail, Wanted, seen_of
-from handbill.kit.errors import Invalid, Throttled
+from handbill.insights.tail import QUEUE, QUEUE_BYTES, Missed, Tail, Wanted, seen_of
+from handbill.kit.errors import Invalid
 from tests.kit.waiting import soon
 
 ZONES = st.sampled_from(["UTC", "Europe/Paris", "Australia/Lord_Howe", "Asia/Kathmandu", "America/Havana",
@@ -101,33 +100,6 @@ def test_whatever_a_caller_says_is_bound_and_every_statement_names_its_tenant(wo
     assert all("tenant_id" in text for text in Q)
 
 
-async def test_the_gate_lets_a_few_in_keeps_a_few_waiting_and_sends_the_rest_away() -> None:
-    gate = Gate(Bounds(running=1, waiting=1, patience_s=60))
-    held, free = asyncio.Event(), asyncio.Event()
-
-    async def hold() -> None:
-        async with gate.place(1):
-            held.set()
-            await free.wait()
-
-    first, second = asyncio.create_task(hold()), asyncio.create_task(hold())
-    await soon(held.wait())
-    with pytest.raises(Throttled) as busy:
-        async with gate.place(1):
-            raise AssertionError("there was no place")
-    assert (busy.value.code, busy.value.status) == ("INSIGHTS_BUSY", 429)
-    async with gate.place(2):
-        assert gate.inside(2) == 1  # another tenant's place is its own
-    free.set()
-    await soon(asyncio.gather(first, second))
-    assert gate.inside(1) == 0
-    impatient = Gate(Bounds(running=1, waiting=1, patience_s=0.01))
-    async with impatient.place(1):
-        with pytest.raises(Throttled):
-            async with impatient.place(1):
-                raise AssertionError("there was no place")
-
-
 async def test_work_is_cancelled_when_its_asker_leaves() -> None:
     ended = asyncio.Event()
 
@@ -153,21 +125,33 @@ async def test_work_is_cancelled_when_its_asker_leaves() -> None:
     assert await unless_left(quick(), asyncio.Event().wait()) == 2
 
 
+async def taken(tail: Tail) -> tuple[int, Missed | None]:
+    """All that waits, portion by portion: how many, and what was missed."""
+    count, missed = 0, None
+    while missed is None:
+        found = await tail.next(0.001)
+        assert found is not None
+        count += len(found[0])
+        missed = found[1]
+    return count, missed
+
+
 async def test_a_slow_tail_forgets_and_says_so() -> None:
     tail = Tail(7, Wanted(distinct_id="ada"))
     event = CapturedEvent(7, "e", 0, 0, "view", "ada", "own")
-    tail.put(seen_of(CapturedEvent(7, "e", 0, 0, "view", "bob", "own")))
-    assert await tail.next(0.001) == ([], False)
-    for _ in range(QUEUE + 1):
-        tail.put(seen_of(event))
+    tail.put(CapturedEvent(7, "e", 0, 0, "view", "bob", "own"))
+    assert await tail.next(0.001) == ([], None)
+    for _ in range(QUEUE + 7):
+        tail.put(event)
+    assert await taken(tail) == (QUEUE, Missed(7))
+    for _ in range(20):
+        tail.put(msgspec.structs.replace(event, properties=b'{"a":"%s"}' % (b"x" * (QUEUE_BYTES // 8))))
     found = await tail.next(0.001)
     assert found is not None
-    assert (len(found[0]), found[1]) == (QUEUE, True)
-    for _ in range(5):
-        tail.put(seen_of(event), QUEUE_BYTES // 3)
-    found = await tail.next(0.001)
-    assert found is not None
-    assert (len(found[0]), found[1]) == (3, True), "large events are fewer"
+    assert (len(found[0]), found[1]) == (1, None), "large events are prepared one by one"
+    assert await taken(tail) == (6, Missed(13)), "large events are fewer"
+    tail.miss(3)
+    assert await tail.next(0.001) == ([], Missed(0, more=True)), "a filter may have hidden them anyway"
     tail.end()
     assert await tail.next(0.001) is None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from handbill.kit.errors import Busy
 
 
 async def test_an_error_of_a_command_beside_the_append_is_not_its_answer() -> None:
-    async def write(bodies: list[bytes], extra: list[Any]) -> tuple[str, list[Any]]:
+    async def write(bodies: list[bytes], extra: list[Any], tenant_ids: Collection[int]) -> tuple[str, list[Any]]:
         return "1-0", [RedisError("WRONGTYPE", "wrong kind of value") for _ in extra]
 
     appender = LaneAppender("0", write)
@@ -25,7 +26,7 @@ async def test_a_cancelled_flush_leaves_nobody_waiting(is_begun: bool) -> None:
     begun = asyncio.Event()
     is_hanging = True
 
-    async def write(bodies: list[bytes], extra: list[Any]) -> tuple[str, list[Any]]:
+    async def write(bodies: list[bytes], extra: list[Any], tenant_ids: Collection[int]) -> tuple[str, list[Any]]:
         begun.set()
         if is_hanging:
             await asyncio.Event().wait()

@@ -150,6 +150,8 @@ def _seen(told: Told) -> str:
     value = told.value
     if told.kind == "parked":
         return f"parked    {value.kind} {value.event_id} {value.reason}"
+    if told.kind == "missed":
+        return f"missed    {value.events}{' or more' if value.more else ''}"
     if told.kind == "dropped":
         return f"dropped   {value.events} {value.kind} {value.reason}"
     return f"{value.status:9} {value.at:%H:%M:%S} {value.event} {value.distinct_id or ''} {value.event_id}".rstrip()

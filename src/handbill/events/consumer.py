@@ -15,6 +15,7 @@ from handbill.events.batch import Owned, Sink
 from handbill.events.lanes import LaneRun
 from handbill.events.pipeline.commit import Commit, LaneLost
 from handbill.events.policy import ConsumerPolicy
+from handbill.events.sharing import MainLanes
 from handbill.events.shipping import LaneShipper
 from handbill.events.shipping_insert import Shipping
 from handbill.events.store import EventStore
@@ -55,6 +56,7 @@ class Consumer:
         self._worker = worker
         self._policy = policy or ConsumerPolicy()
         self._store = EventStore()
+        self._main_lanes = MainLanes(database, self._store, journal, lanes)
         self._lease = timedelta(seconds=self._policy.lease_s)
         self._shipping = shipping
         self._commit = Commit(database, self._store, self._sinks, ids or Ids(), self._lease, ships=shipping is not None)
@@ -131,9 +133,10 @@ class Consumer:
         if self._shipping is not None:
             shipper = LaneShipper(owned, self._shipping, TaskHealth(f"export-{owned.lane}"))
             self._ships[owned.lane] = (shipper, spawn_watched(shipper.run, shipper.health))
+        main_lanes = self._main_lanes if self._lanes.is_overflow(owned.lane) else None
         run = LaneRun(
             state, self._database, self._store, self._journal, self._commit, self._sinks, self._policy,
-            TaskHealth(f"lane-{owned.lane}"), overflow=self._lanes.is_overflow(owned.lane), shipper=shipper,
+            TaskHealth(f"lane-{owned.lane}"), main_lanes=main_lanes, shipper=shipper,
         )  # fmt: skip
         task = spawn_watched(run.run, run.health)
         self._runs[owned.lane] = (run, task)

@@ -93,7 +93,7 @@ class Edge:
         if len(events) == 1:
             one = events[0]
             lane = self._overflow(one.tenant, 1) or self._lanes.lane_for(one.tenant, sender(one))
-            await self._journal.append(lane, [encode(one)], extra)
+            await self._journal.append(lane, [encode(one)], extra, tenant_ids=(one.tenant,))
             _ACCEPTED[one.kind].inc()
             return
         await self._append_many(events, extra)
@@ -110,7 +110,7 @@ class Edge:
         commands = list(extra)
         appends = []
         for lane, bodies in by_lane.items():
-            appends.append(self._journal.append(lane, bodies, commands))
+            appends.append(self._journal.append(lane, bodies, commands, tenant_ids=tenants.keys()))
             commands = []
         done = await asyncio.gather(*appends, return_exceptions=True)
         for outcome in done:

@@ -13,6 +13,7 @@ from handbill.events.model import Row
 from handbill.events.pipeline.commit import Commit, PoisonFlood
 from handbill.events.pipeline.steps import STEPS, read
 from handbill.events.policy import ConsumerPolicy
+from handbill.events.sharing import MainLanes, leave_time
 from handbill.events.shipping import LaneShipper
 from handbill.events.shipping_insert import between
 from handbill.events.store import EventStore, LaneState
@@ -42,7 +43,7 @@ class LaneRun:
         policy: ConsumerPolicy,
         health: TaskHealth,
         *,
-        overflow: bool,
+        main_lanes: MainLanes | None = None,
         shipper: LaneShipper | None = None,
     ) -> None:
         self.owned = state.owned
@@ -55,7 +56,7 @@ class LaneRun:
         self._sinks = tuple(sinks)
         self._policy = policy
         self.health = health
-        self._overflow = overflow
+        self._main_lanes = main_lanes  # of an overflow lane: those that it leaves time to
         self._shipper = shipper
         self._stopping = asyncio.Event()
         self._waiting: list[tuple[str, list[Row], list[Row]]] = []  # committed, not yet projected
@@ -95,10 +96,15 @@ class LaneRun:
             with tracing.span("batch", {"lane": self.owned.lane, "entries": len(entries)}):
                 count = await self._process(entries)
             self.health.processed(count)
-            if self._overflow:  # a noisy tenant's lane works its share of the time and no more
-                await self._pause((time.monotonic() - started) * (1 / self._policy.overflow_share - 1))
+            if self._main_lanes is not None:  # a noisy tenant's lane works its share of the time while others wait
+                worked_s = time.monotonic() - started
+                await leave_time(worked_s, self._policy.overflow_share, self._others_wait, self._pause)
         await self._trim()
         self.health.succeeded()
+
+    async def _others_wait(self) -> bool:
+        self.health.heartbeat()
+        return self._main_lanes is not None and not self._stopping.is_set() and await self._main_lanes.have_work()
 
     async def _look_behind_flood(self, flood: PoisonFlood) -> bool:
         """Try events of other tenants behind the rejected batch: does the database accept any of them?

@@ -19,7 +19,7 @@ from handbill.events.reasons import Reason
 __all__ = [
     "HISTORICAL", "HORIZON_DAYS", "IMPORTED", "KINDS", "NO_PROPERTIES", "PAST", "BannerEvent", "CapturedEvent", "Click",
     "Counted", "Dropped", "Edge", "EdgeKind", "Event", "Impression", "Reason", "Row", "View", "decode", "encode", "key",
-    "sender",
+    "sender", "tenant_of",
 ]  # fmt: skip
 
 HORIZON_DAYS = 35
@@ -165,6 +165,8 @@ class Row(msgspec.Struct, frozen=True, gc=False):
 
 encode: Callable[[Event], bytes] = msgspec.msgpack.Encoder().encode
 _decoder = msgspec.msgpack.Decoder(Event)
+_LONG_ARRAY = b"\xdc"
+_INTEGER_BYTES = {b"\xcc": 1, b"\xcd": 2, b"\xce": 4}
 
 
 def decode(body: bytes) -> Event:
@@ -176,6 +178,16 @@ def decode(body: bytes) -> Event:
     if type(event) is Dropped and (event.of not in KINDS or event.reason not in Reason.__members__):
         raise msgspec.DecodeError("a drop of no known kind or reason")
     return event
+
+
+def tenant_of(body: bytes) -> int | None:
+    """Whose event it is, read from its first bytes without decoding it. None: these bytes are no event."""
+    start = 5 if body[:1] == _LONG_ARRAY else 3  # behind the array's length and the kind, a text of one letter
+    first = body[start : start + 1]
+    if first < b"\x80":
+        return first[0] if first else None
+    size = _INTEGER_BYTES.get(first, 0)
+    return int.from_bytes(body[start + 1 : start + 1 + size], "big") or None
 
 
 def key(kind: str, event_id: str) -> bytes:

@@ -6,7 +6,7 @@ import msgspec
 
 
 class ConsumerPolicy(msgspec.Struct, frozen=True):
-    """`overflow_share` is the part of the time a noisy tenant's lane may work while it has a backlog."""
+    """`overflow_share` is the part of the time a noisy tenant's lane may work while other lanes have work."""
 
     batch_events: int = 5_000
     batch_wait_ms: int = 50

@@ -1,72 +1,100 @@
 """Looking at the journal's lanes without a cursor of one's own: from now on, and never more than a little at a time.
 
+Only the events of the tenants that somebody listens to are decoded; entries without any are not even received.
 Whoever only looks must not go through the reader's door: a cursor that nobody committed would be taken for a loss.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import asyncio
+from collections import Counter, deque
+from collections.abc import Collection, Sequence
 
 import msgspec
 
-from handbill.events.model import Event, decode
+from handbill.events.model import Event, decode, tenant_of
+from handbill.infra.journal.newest import NewestEntries
 from handbill.infra.redis import Keys, Redis
 
 ENTRIES = 50
+MAX_BYTES = 8 << 20
 EVENTS = 2_000
+"""Of one tenant in one look: more come too fast to be read by anybody."""
+_BYTES_PER_TURN = 256 << 10
+_EVENTS_PER_TURN = 500
+"""So much is done before others have their turn on the loop."""
 _unpack = msgspec.msgpack.Decoder(list[bytes]).decode
 
 
 class Glance(msgspec.Struct, frozen=True):
-    """What came since the last look; `skipped` events came too fast to be looked at."""
+    """What came since the last look. `skipped` are events of a tenant beyond its newest; `is_behind` says that entries
+    were not looked at, which may have events of anybody."""
 
     events: list[Event]
-    skipped: int = 0
+    skipped: Counter[int] = msgspec.field(default_factory=Counter)
+    is_behind: bool = False
 
 
 class Onlooker:
     def __init__(self, redis: Redis, lanes: Sequence[str], keys: Keys | None = None) -> None:
-        self._redis = redis
         self.lanes = tuple(lanes)
-        self._keys = keys or Keys()
-        self._cursors: dict[str, str] = {}
-        self._counted: dict[str, int] = {}
+        self._entries = NewestEntries(redis, keys or Keys(), max_entries=ENTRIES, max_bytes=MAX_BYTES)
+        self._cursors: dict[str, tuple[str, int]] = {}
 
     async def begin(self) -> None:
         """From now on: what is in the lanes already is not looked at."""
         for lane in self.lanes:
-            last, count = await self._redis.call("HMGET", self._keys.tagged("journal", lane, "meta"), "last", "events")
-            self._cursors[lane] = last.decode() if last else "0-0"
-            self._counted[lane] = int(count or 0)
+            self._cursors[lane] = await self._entries.position(lane)
 
-    async def look(self, lane: str) -> Glance:
+    async def look(self, lane: str, tenant_ids: Collection[int]) -> Glance:
         """One lane at a time: entries may be large, and those of all lanes together are many."""
-        stream = self._keys.tagged("journal", lane)
-        rows: list[Any] = await self._redis.call("XRANGE", stream, f"({self._cursors[lane]}", "+", "COUNT", ENTRIES)
-        if len(rows) == ENTRIES:  # behind: only the newest are of interest
-            rows = list(reversed(await self._redis.call("XREVRANGE", stream, "+", "-", "COUNT", ENTRIES)))
-        if not rows:
+        after, counted = self._cursors[lane]
+        newest = await self._entries.read(lane, after, tenant_ids)
+        if newest is None:
             return Glance([])
-        known = self._counted[lane]
-        end = int(rows[-1][1][1]) + int(rows[-1][1][3])
-        self._cursors[lane] = rows[-1][0].decode()
-        self._counted[lane] = end
-        events: list[Event] = []
-        for _, fields in reversed(rows):
-            if len(events) >= EVENTS or int(fields[1]) < known:
-                break
-            events[:0] = _readable(fields[5])
-        unseen = end - known - sum(int(fields[3]) for _, fields in rows if int(fields[1]) >= known)
-        return Glance(events[-EVENTS:], max(unseen, 0) + max(len(events) - EVENTS, 0))
+        self._cursors[lane] = (newest.end, newest.total)
+        bodies, skipped = await _pick(newest.packed, tenant_ids)
+        return Glance(await _decode(bodies), skipped, newest.first > counted)
 
 
-def _readable(packed: bytes) -> list[Event]:
+class _Turns:
+    """Gives others their turn on the loop after a bounded amount of work."""
+
+    def __init__(self) -> None:
+        self._events = self._bytes = 0
+
+    async def count(self, size: int) -> None:
+        self._events += 1
+        self._bytes += size
+        if self._events >= _EVENTS_PER_TURN or self._bytes >= _BYTES_PER_TURN:
+            self._events = self._bytes = 0
+            await asyncio.sleep(0)
+
+
+async def _pick(packed: Sequence[bytes], tenant_ids: Collection[int]) -> tuple[list[bytes], Counter[int]]:
+    """The tenants' events in their order, the newest of each; and how many more there are. None is decoded."""
+    turns, taken, skipped = _Turns(), Counter[int](), Counter[int]()
+    bodies: deque[bytes] = deque()
+    for entry in reversed(packed):
+        for body in reversed(_unpack(entry)):
+            tenant_id = tenant_of(body)
+            if tenant_id is not None and tenant_id in tenant_ids:
+                if taken[tenant_id] < EVENTS:
+                    taken[tenant_id] += 1
+                    bodies.appendleft(body)
+                else:
+                    skipped[tenant_id] += 1
+        await turns.count(len(entry))
+    return list(bodies), skipped
+
+
+async def _decode(bodies: Sequence[bytes]) -> list[Event]:
     """Bytes that are no event are parked by the pipeline, where they are told; here they are passed over."""
-    found: list[Event] = []
-    for body in _unpack(packed):
+    turns, events = _Turns(), list[Event]()
+    for body in bodies:
         try:
-            found.append(decode(body))
+            events.append(decode(body))
         except msgspec.DecodeError:
             continue
-    return found
+        await turns.count(len(body))
+    return events

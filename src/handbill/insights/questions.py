@@ -116,7 +116,7 @@ class Questions:
     @asynccontextmanager
     async def _asked(self, tenant: int, question: str) -> AsyncIterator[None]:
         started = time.perf_counter()
-        async with self._reader.gate.place(tenant):
+        async with self._reader.limiter.slot(tenant):
             yield
         metrics.INSIGHTS_SECONDS.labels(question).observe(time.perf_counter() - started)
 

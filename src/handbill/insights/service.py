@@ -97,7 +97,7 @@ class InsightsService:
             tenant, within, filters=query.filters, event=query.event, distinct_ids=query.distinct_ids,
             before=_place(cursor), rows=limit + 1,
         )  # fmt: skip
-        async with self.reader.gate.place(tenant):
+        async with self.reader.limiter.slot(tenant):
             return await asyncio.to_thread(_page, await self.reader.ask(asked), limit)
 
     async def of_person(
@@ -117,7 +117,7 @@ class InsightsService:
             rows=EXPORT_ROWS + 1,
         )  # fmt: skip
         head, sent = table.rows([table.EVENT_COLUMNS]), 0
-        async with self.reader.gate.place(tenant), aclosing(self.reader.stream(asked)) as blocks:
+        async with self.reader.limiter.slot(tenant), aclosing(self.reader.stream(asked)) as blocks:
             try:
                 async for block in blocks:
                     for portion in answers.in_portions(block[: EXPORT_ROWS - sent], _PORTION_BYTES):
@@ -149,7 +149,7 @@ class InsightsService:
         within = Range(datetime(EARLIEST.year, 1, 1, tzinfo=UTC), datetime(LATEST.year, 1, 1, tzinfo=UTC))
         keys = [key(kind, event_id).hex() for kind in KINDS]
         try:
-            async with self.reader.gate.place(tenant):
+            async with self.reader.limiter.slot(tenant):
                 rows = await self.reader.ask(compile.events(tenant, within, keys=keys, rows=1), again=False)
         except (Busy, Invalid):  # away, or so large that it could not be found in time: the rest of the answer stands
             return Stored("away")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any
 
 import msgspec
@@ -13,7 +11,8 @@ import msgspec
 from handbill.infra.clickhouse import ClickHouse, ClickHouseError
 from handbill.infra.clickhouse.client import ClickHouseBusy
 from handbill.insights.compile import Compiled
-from handbill.kit.errors import Invalid, Throttled
+from handbill.insights.query_limiter import QueryLimiter, QueryLimits
+from handbill.kit.errors import Invalid
 from handbill.kit.telemetry import metrics
 
 # Too many rows or bytes to read, to keep or to answer with; too long; too much memory; too large a statement.
@@ -31,56 +30,14 @@ class Bounds(msgspec.Struct, frozen=True):
     memory_bytes: int = 1 << 30
     rows_read: int = 500_000_000
     rows_answered: int = 200_000
-    running: int = 4
-    waiting: int = 16
-    patience_s: float = 10.0
-
-
-class Gate:
-    """At most `running` questions of a tenant at once; a few more wait a little, the rest are sent away."""
-
-    def __init__(self, bounds: Bounds) -> None:
-        self._bounds = bounds
-        self._places: dict[int, asyncio.Semaphore] = {}
-        self._inside: Counter[int] = Counter()
-
-    @asynccontextmanager
-    async def place(self, tenant: int) -> AsyncIterator[None]:
-        if self._inside[tenant] >= self._bounds.running + self._bounds.waiting:
-            raise self._busy()
-        self._inside[tenant] += 1
-        places = self._places.setdefault(tenant, asyncio.Semaphore(self._bounds.running))
-        try:
-            try:
-                await asyncio.wait_for(places.acquire(), self._bounds.patience_s)
-            except TimeoutError:
-                raise self._busy() from None
-            try:
-                yield
-            finally:
-                places.release()
-        finally:
-            self._inside[tenant] -= 1
-            if not self._inside[tenant]:
-                del self._inside[tenant], self._places[tenant]
-
-    def inside(self, tenant: int) -> int:
-        return self._inside[tenant]
-
-    def _busy(self) -> Throttled:
-        metrics.INSIGHTS_REFUSED.labels("busy").inc()
-        return Throttled(
-            f"{self._bounds.running} questions of yours are being answered and others wait; ask again shortly.",
-            code="INSIGHTS_BUSY",
-            retry_after=2.0,
-        )
+    queries: QueryLimits = QueryLimits()
 
 
 class EventStoreReader:
     def __init__(self, clickhouse: ClickHouse, bounds: Bounds) -> None:
         self._clickhouse = clickhouse
         self._bounds = bounds
-        self.gate = Gate(bounds)
+        self.limiter = QueryLimiter(bounds.queries)
 
     async def ask(self, question: Compiled, *, again: bool = True) -> list[tuple[Any, ...]]:
         """All rows. When the asking task is cancelled the connection closes, and the engine ends the query with it."""

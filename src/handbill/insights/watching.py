@@ -20,8 +20,8 @@ LIFE_S = 3600.0
 
 
 class Told(msgspec.Struct, frozen=True):
-    """`open` comes first; `seen`, `parked` and `dropped` as they happen; `missed` when some could not be shown;
-    `still` when nothing was to tell for a while; `over` after an hour: open it again."""
+    """`open` comes first; `seen`, `parked` and `dropped` as they happen; `missed`, with how many, when some could
+    not be shown; `still` when nothing was to tell for a while; `over` after an hour: open it again."""
 
     kind: Literal["open", "seen", "parked", "dropped", "missed", "still", "over"]
     value: Any = None
@@ -66,8 +66,8 @@ async def watched(
             if found is None:
                 return
             told = [Told("seen", seen) for seen in found[0]]
-            if found[1]:
-                told.append(Told("missed"))
+            if found[1] is not None:
+                told.append(Told("missed", found[1]))
             now = clock.monotonic()
             if now - looked >= LOOK_S:
                 looked = now

@@ -175,6 +175,7 @@ CODES: dict[str, str] = {
     "ILLEGAL_MERGE": "These two ids cannot be merged: one stands for nobody, or both are the same.",
     # --- insights
     "INSIGHTS_BUSY": "Enough questions of yours are being answered; ask again after `Retry-After` seconds.",
+    "INSIGHTS_FULL": "Questions of all tenants together take all slots; ask again after `Retry-After` seconds.",
     "INSIGHT_TOO_HEAVY": "The question reads or keeps too much; ask for a shorter range, fewer groups or a filter.",
     "CLIENT_LEFT": "The client left before the answer was there; its query was ended.",
     "PERSON_NOT_FOUND": "There is no such person in this tenant.",

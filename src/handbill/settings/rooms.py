@@ -24,7 +24,11 @@ class Events(msgspec.Struct, frozen=True):
     ] = 6.0
     overflow_share: Annotated[
         float,
-        Meta(gt=0, le=1, description="The part of a worker's time that overflow lanes with a backlog get."),
+        Meta(
+            gt=0,
+            le=1,
+            description="The part of the time that overflow lanes work while main lanes have work.",
+        ),
     ] = 0.25
     trim_after_s: Annotated[
         float, Meta(ge=60, description="Seconds for which the journal keeps what is counted already.")
@@ -127,6 +131,14 @@ class Insights(msgspec.Struct, frozen=True):
     questions_at_once: Annotated[
         int, Meta(ge=1, le=100, description="Questions of one tenant that a process answers at the same time.")
     ] = 4
+    questions_per_process: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=1000,
+            description="Questions of all tenants that a process answers at the same time; tenants take turns.",
+        ),
+    ] = 16
 
 
 class Adstats(msgspec.Struct, frozen=True):

@@ -28,6 +28,7 @@ from handbill.infra.postgres.urls import PostgresUrls, derive
 from handbill.infra.redis import Keys, Redis
 from handbill.infra.redis.shared_clock import SharedClock
 from handbill.insights.onlooker import Onlooker
+from handbill.insights.query_limiter import QueryLimits
 from handbill.insights.service import Bounds, InsightsService, Tails
 from handbill.jobs.breaker import Breaker
 from handbill.jobs.pressure import PressureLimits
@@ -277,7 +278,7 @@ def _insights(house: House) -> InsightsService:
             seconds=given.max_seconds,
             memory_bytes=given.max_memory_mb << 20,
             rows_read=given.max_rows_read,
-            running=given.questions_at_once,
+            queries=QueryLimits(tenant_running=given.questions_at_once, running=given.questions_per_process),
         ),
     )
 

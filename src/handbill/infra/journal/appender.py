@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,8 +27,8 @@ MAX_CALL_BYTES = 8 << 20
 BUFFER_BYTES = 32 << 20
 
 Command = Sequence[Any]
-Write = Callable[[list[bytes], list[Command]], Awaitable[tuple[str, list[Any]]]]
-"""Writes one entry and the commands that go with it; returns its id and the commands' replies."""
+Write = Callable[[list[bytes], list[Command], Collection[int]], Awaitable[tuple[str, list[Any]]]]
+"""Writes one entry of these tenants and the commands that go with it; returns its id and the commands' replies."""
 
 
 @dataclass(slots=True)
@@ -36,6 +36,7 @@ class _Call:
     bodies: Sequence[bytes]
     extra: Sequence[Command]
     size: int
+    tenant_ids: Collection[int]
     done: asyncio.Future[str]
 
 
@@ -48,7 +49,9 @@ class LaneAppender:
         self._size = 0
         self._task: asyncio.Task[None] | None = None
 
-    def add(self, bodies: Sequence[bytes], extra: Sequence[Command]) -> asyncio.Future[str]:
+    def add(
+        self, bodies: Sequence[bytes], extra: Sequence[Command], tenant_ids: Collection[int] = ()
+    ) -> asyncio.Future[str]:
         size = 0
         for body in bodies:
             if len(body) > MAX_BODY:
@@ -66,7 +69,7 @@ class LaneAppender:
                 code="JOURNAL_FULL",
                 retry_after=1.0,
             )
-        call = _Call(bodies, extra, size, asyncio.get_running_loop().create_future())
+        call = _Call(bodies, extra, size, tenant_ids, asyncio.get_running_loop().create_future())
         self._calls.append(call)
         self._size += size
         if self._task is None:
@@ -101,7 +104,7 @@ class LaneAppender:
         extra = [command for call in calls for command in call.extra]
         started = time.perf_counter()
         try:
-            entry, replies = await self._write(bodies, extra)
+            entry, replies = await self._write(bodies, extra, _tenants(calls))
         except (HandbillError, asyncio.CancelledError) as error:
             metrics.JOURNAL_REFUSED.labels("away").inc(len(calls))
             for call in calls:
@@ -134,6 +137,13 @@ class LaneAppender:
                 break
             calls.append(self._calls.popleft())
         return calls
+
+
+def _tenants(calls: Sequence[_Call]) -> set[int]:
+    """Whose events these are; none if that is not known of all of them."""
+    if not all(call.tenant_ids for call in calls):
+        return set()
+    return {tenant_id for call in calls for tenant_id in call.tenant_ids}
 
 
 def _refuse(call: _Call, error: BaseException) -> None:

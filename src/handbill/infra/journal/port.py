@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -30,10 +30,19 @@ class Lag(msgspec.Struct, frozen=True):
 
 
 class Journal(Protocol):
-    async def append(self, lane: str, bodies: Sequence[bytes], extra: Sequence[Sequence[Any]] = ()) -> str:
+    async def append(
+        self,
+        lane: str,
+        bodies: Sequence[bytes],
+        extra: Sequence[Sequence[Any]] = (),
+        *,
+        tenant_ids: Collection[int] = (),
+    ) -> str:
         """Keep these events, and return only when they are durable. Their order is kept, also against later appends.
 
         `extra` are commands for the store behind the journal that travel in the same round trip, after the append.
+        `tenant_ids` are all tenants that the events belong to: who reads for one tenant passes over other entries
+        without reading them. With none, the entry may be anybody's.
         After an error the events may or may not be there: the caller repeats them with the same ids.
         """
 

@@ -1,6 +1,7 @@
 """The journal on Redis Streams: one stream per lane, one entry for many events, and a small hash beside it.
 
     hb:journal:{3}        the stream; an entry has p (events before it), n (events in it), b (the events, packed)
+                          and t (whose they are; older entries and those of unknown tenants have none)
     hb:journal:{3}:meta   events (in the lane's life), born and last (ids of the first and the last entry)
 
 Nothing is ever removed by reading: the reader's cursor lives in PostgreSQL. With `appendfsync always`, which the
@@ -10,7 +11,7 @@ embedded Redis has and `doctor` asks of others, an answered append is on disk.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AsyncExitStack
 from importlib.resources import files
 from typing import Any
@@ -56,19 +57,29 @@ class StreamsJournal:
             await self._hang_up(lane)
 
     # --- writing
-    async def append(self, lane: str, bodies: Sequence[bytes], extra: Sequence[Sequence[Any]] = ()) -> str:
+    async def append(
+        self,
+        lane: str,
+        bodies: Sequence[bytes],
+        extra: Sequence[Sequence[Any]] = (),
+        *,
+        tenant_ids: Collection[int] = (),
+    ) -> str:
         if self._stopped:
             raise Busy("This process is stopping; nothing was kept, try again.", code="JOURNAL_AWAY", retry_after=1.0)
         appender = self._appenders.get(lane)
         if appender is None:
             appender = self._appenders[lane] = LaneAppender(lane, self._writer(lane))
-        return await appender.add(bodies, extra)
+        return await appender.add(bodies, extra, tenant_ids)
 
     def _writer(self, lane: str) -> Any:
         keys = [self._stream(lane), self._meta(lane)]
 
-        async def write(bodies: list[bytes], extra: list[Sequence[Any]]) -> tuple[str, list[Any]]:
-            command = self._append.command(keys, [len(bodies), _pack(bodies)])
+        async def write(
+            bodies: list[bytes], extra: list[Sequence[Any]], tenant_ids: Collection[int]
+        ) -> tuple[str, list[Any]]:
+            tenants = [f",{','.join(map(str, sorted(tenant_ids)))},"] if tenant_ids else []
+            command = self._append.command(keys, [len(bodies), _pack(bodies), *tenants])
             replies = await self._redis.many([command, *extra], errors=True)
             if isinstance(replies[0], Exception):
                 raise replies[0]

@@ -218,7 +218,9 @@ GEO_FETCH = Counter("handbill_geo_fetch", "Attempts to fetch the GeoIP file: fet
 
 # --- insights
 INSIGHTS_SECONDS = Histogram("handbill_insights_seconds", "Time to answer a question about events", ("question",))
-INSIGHTS_REFUSED = Counter("handbill_insights_refused", "Questions not answered, by why: busy, heavy, left", ("why",))
+INSIGHTS_REFUSED = Counter(
+    "handbill_insights_refused", "Questions not answered, by why: busy, full, heavy, left", ("why",)
+)
 INSIGHTS_TAILS = Gauge("handbill_insights_tails", "Live tails that are open in this process")
 INSIGHTS_TAIL_SKIPPED = Counter("handbill_insights_tail_skipped", "Events that a live tail was too slow to show")
 
