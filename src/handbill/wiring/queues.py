@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -21,6 +21,7 @@ from handbill.jobs.cron import Schedule, Schedulers
 from handbill.jobs.model import Job
 from handbill.jobs.worker import JobWorker
 from handbill.jobs.worker.pool import CpuPool
+from handbill.kit.telemetry import logs, metrics
 from handbill.messaging.tasks import DISPATCH, RETRY, WEBHOOKS, MessagingTasks
 from handbill.messaging.tasks import JOBS as MESSAGE_JOBS
 from handbill.tenants.tasks import JOBS as PERSON_JOBS
@@ -29,6 +30,7 @@ from handbill.tenants.tasks import PersonTasks
 from handbill.wiring import shipping
 from handbill.wiring.house import House
 
+_log = logs.get("jobs.system")
 SYSTEM = "system"
 JOBS = {
     "cron.banner_sync": "Announce the schedule sync of this minute.",
@@ -83,6 +85,7 @@ class SystemTasks:
         self._history = shipping.history(house)
         self._adstats = AdstatsTasks(house.adstats, house.clock)
         self._contacts = house.contacts
+        self._dropped = 0
 
     async def contacts_sweep(self, job: Job, ctx: Any) -> int:
         return await self._contacts.sweep()
@@ -98,10 +101,20 @@ class SystemTasks:
         return await self._events.dead.heal()
 
     async def retention(self, job: Job, ctx: Any) -> int:
-        await self._events.forget_keys(self._clock.now())
-        await self._events.forget_replayed(self._clock.now())
-        await self._history.run()
-        return len((await self._banners.retention.run()).dropped)
+        """Every step by itself; raises at the end when one of them failed, so that the job is tried again and told."""
+        now = self._clock.now()
+        await _run_steps(
+            {
+                "event_keys": lambda: self._events.forget_keys(now),
+                "replayed_events": lambda: self._events.forget_replayed(now),
+                "history": self._history.run,
+                "banners": self._run_banner_retention,
+            }
+        )
+        return self._dropped
+
+    async def _run_banner_retention(self) -> None:
+        self._dropped = len((await self._banners.retention.run()).dropped)
 
     async def campaign_poll(self, job: Job, ctx: Any) -> int:
         return len(await self._messaging.keeper.poll())
@@ -128,6 +141,20 @@ class SystemTasks:
             "cron.retention": self.retention,
             **self._adstats.cron_handlers(),
         }
+
+
+async def _run_steps(steps: Mapping[str, Callable[[], Awaitable[Any]]]) -> None:
+    """Run all steps, whatever one of them raises. An ExceptionGroup at the end has the errors."""
+    errors: list[Exception] = []
+    for step, run in steps.items():
+        try:
+            await run()
+        except Exception as error:  # noqa: BLE001 - raised below, after the other steps had their turn
+            _log.error("retention.step_failed", step=step, error=f"{type(error).__name__}: {error}")
+            metrics.RETENTION_STEPS_FAILED.labels(step).inc()
+            errors.append(error)
+    if errors:
+        raise ExceptionGroup(f"{len(errors)} of {len(steps)} steps failed", errors)
 
 
 def schedules(house: House) -> list[Schedule]:

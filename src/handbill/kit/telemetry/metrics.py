@@ -42,6 +42,7 @@ TENANT_STEPS_FAILED = Counter(
 TENANTS_FAILING = Gauge(
     "handbill_tenants_failing", "Tenants (or days of a tenant) that a per-tenant task fails for, by task", ("task",)
 )
+RETENTION_STEPS_FAILED = Counter("handbill_retention_steps_failed", "Steps of nightly retention that failed", ("step",))
 CATALOG_AGE_SECONDS = Gauge(
     "handbill_catalog_age_seconds", "Time since the in-memory catalog was last known to be current"
 )
