@@ -168,6 +168,18 @@ async def test_a_subscription_without_messages_gives_signs_of_life(
     await task.stop()
 
 
+async def test_a_subscription_without_messages_is_well_after_an_outage(redis: Redis, unique: Unique) -> None:
+    clock = FakeClock()
+    health = TaskHealth("quiet", clock=clock)
+    health.failed(RedisAway("Redis is away."))
+    clock.advance(seconds=LIMIT_S)
+    assert health.is_stuck()
+    task = SubscriptionTask("quiet", redis, (unique("news"),), lambda *_: None, health=health)
+    await task.start()
+    await eventually(lambda: not health.is_stuck())
+    await task.stop()
+
+
 async def test_a_subscription_to_a_redis_that_is_frozen_or_absent_gives_signs_of_life(
     engines: Engines, unique: Unique, monkeypatch: pytest.MonkeyPatch
 ) -> None:

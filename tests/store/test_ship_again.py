@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Sequence
 from uuid import UUID
@@ -20,16 +21,19 @@ from handbill.events.shipping_rows import Record, RowMaker
 from handbill.events.shipping_store import Group, Load
 from handbill.events.store import EventStore
 from handbill.infra.clickhouse import ClickHouse
+from handbill.infra.clickhouse.client import ClickHouseAway
 from handbill.infra.postgres import Database
 from handbill.infra.redis import Redis
 from handbill.infra.sqlfiles import Sql
 from handbill.kit.ids import Ids
-from handbill.kit.task_health import TaskHealth
+from handbill.kit.task_health import LIMIT_S, TaskHealth
 from handbill.people.model import person_id
 from handbill.people.squash import LOCK
+from tests.kit.clocks import FakeClock
 from tests.kit.engines import Engines
 from tests.kit.loop import Loop, loop
 from tests.kit.shipping import captures, hasty, shipped, shipping, stored, wanted
+from tests.kit.waiting import eventually
 
 FORGET = Sql("update events.parked set replayed_at = null where tenant_id = $1", "test_forget")
 UNDONE = Sql("update events.ch_batches set done_at = null where lane = any ($1::text[])", "test_undone")
@@ -101,6 +105,24 @@ async def test_clickhouse_away_leaves_them_parked(
         assert (done.shipped, done.unshipped, done.stopped) == (0, 2, False)
         assert len(await waiting(house, tenant)) == 2
     await away.stop()
+
+
+async def test_a_lane_without_events_is_well_after_an_outage(
+    database: Database, redis: Redis, history: ClickHouse
+) -> None:
+    clock = FakeClock()
+    health = TaskHealth("export", clock=clock)
+    health.failed(ClickHouseAway("ClickHouse is away."))
+    clock.advance(seconds=LIMIT_S)
+    assert health.is_stuck()
+    async with loop(database, redis, main=1) as house:
+        policy = ShippingPolicy(look_every_s=3_600)
+        owned = Owned(house.lanes.all()[0][0], 0, 1)
+        shipper = LaneShipper(owned, shipping(database, history, house.journal, policy=policy), health)
+        running = asyncio.create_task(shipper.run())
+        await eventually(lambda: not health.is_stuck())
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
 
 
 def batch(owned: Owned, tenant: int, number: int, size: int, ids: Ids) -> Batch:

@@ -85,6 +85,7 @@ class LaneShipper:
                 if not begun:
                     await self._begin()
                     begun = True
+                    self.health.succeeded()  # a lane without events comes to the end of its wait much later
                 await self._due()
                 last = self._stopping.is_set()
                 async with asyncio.timeout(_LAST_TRY_S if last else None):

@@ -37,6 +37,7 @@ class SubscriptionTask(BackgroundTask):
                 self._on_message("", b"")
             self.subscribed.set()
             self.ready.set()
+            self.health.succeeded()  # a message may come much later, or never
             async for channel, message in messages:
                 self.health.processed()
                 self._on_message(channel, message)
