@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 import aiohttp
@@ -13,28 +13,36 @@ import pytest
 
 from handbill.infra.clickhouse import ClickHouse
 from handbill.infra.migrations import migrate_clickhouse
-from handbill.infra.postgres import Database
-from handbill.infra.redis import Redis
-from handbill.tenants.model import NewKey
-from handbill.tenants.service import TenantService
-from tests.conftest import MakeTenant
+from handbill.settings import load as settings_of
+from handbill.tenants.model import NewKey, NewTenant
+from handbill.wiring.house import build
 from tests.kit.crashes import crashing
-from tests.kit.engines import Engines
 from tests.kit.http import Api
 from tests.kit.processes import free_port, handbill, process
+from tests.kit.stack import stack
 from tests.kit.waiting import eventually
+
+SETTINGS = {"HANDBILL_JOBS__LOCK_MS": "1000", "HANDBILL_JOBS__STALLED_MS": "1000"}
+
+
+class Keys(NamedTuple):
+    """A tenant with a secret key and a write key, and a secret key of another tenant."""
+
+    tenant_id: int
+    secret: str
+    write: str
+    foreign: str
 
 
 @pytest.fixture
-async def env(handbill_env: dict[str, str], engines: Engines, clickhouse: ClickHouse) -> dict[str, str]:
-    await migrate_clickhouse(clickhouse)
-    return {
-        **handbill_env,
-        "HANDBILL_CLICKHOUSE__URL": engines.clickhouse_url,
-        "HANDBILL_WORKER__PORT": str(free_port()),
-        "HANDBILL_JOBS__LOCK_MS": "1000",
-        "HANDBILL_JOBS__STALLED_MS": "1000",
-    }
+async def env() -> AsyncIterator[dict[str, str]]:
+    """Engines of its own: an erasure waits until everything that was accepted is counted and exported."""
+    async with stack(clickhouse=True, settings=SETTINGS) as built:
+        clickhouse = ClickHouse(built.clickhouse_url)
+        await clickhouse.start()
+        await migrate_clickhouse(clickhouse)
+        await clickhouse.stop()
+        yield built.env(HANDBILL_API__PORT=str(free_port()))
 
 
 @pytest.fixture
@@ -45,15 +53,18 @@ async def api(env: dict[str, str]) -> AsyncIterator[Api]:
 
 
 @pytest.fixture
-async def keys(database: Database, redis: Redis, make_tenant: MakeTenant) -> tuple[str, str, str]:
-    """A secret key and a write key of one tenant, and a secret key of another."""
-    tenants = TenantService(database, redis, seal_key=b"s" * 32)
-    one, other = await make_tenant(), await make_tenant()
-    secret = await tenants.create_key(one, NewKey(kind="secret", name="k", scopes=["*"]), actor="test")
-    write = await tenants.create_key(one, NewKey(kind="write", name="w"), actor="test")
-    foreign = await tenants.create_key(other, NewKey(kind="secret", name="k", scopes=["*"]), actor="test")
-    await tenants.stop()
-    return secret.key, write.key, foreign.key
+async def keys(env: dict[str, str]) -> Keys:
+    app = build(settings_of(env))
+    await app.start()
+    try:
+        one = (await app.tenants.create_tenant(NewTenant(name="One", slug="one"), actor="test")).tenant_id
+        other = (await app.tenants.create_tenant(NewTenant(name="Other", slug="other"), actor="test")).tenant_id
+        secret = await app.tenants.create_key(one, NewKey(kind="secret", name="k", scopes=["*"]), actor="test")
+        write = await app.tenants.create_key(one, NewKey(kind="write", name="w"), actor="test")
+        foreign = await app.tenants.create_key(other, NewKey(kind="secret", name="k", scopes=["*"]), actor="test")
+    finally:
+        await app.stop()
+    return Keys(one, secret.key, write.key, foreign.key)
 
 
 async def ended(api: Api, location: str, key: str) -> dict[str, Any]:
@@ -67,9 +78,9 @@ async def ended(api: Api, location: str, key: str) -> dict[str, Any]:
 
 
 async def test_a_worker_killed_in_the_middle_is_followed_by_one_that_ends_the_erasure(
-    api: Api, env: dict[str, str], keys: tuple[str, str, str]
+    api: Api, env: dict[str, str], keys: Keys
 ) -> None:
-    secret, write, foreign = keys
+    _, secret, write, foreign = keys
     login = {"event": "$identify", "distinct_id": "zoe", "properties": {"$anon_distinct_id": "phone"}}
     seen = {"event": "see", "distinct_id": "phone", "properties": {}}
     assert (await api("POST", "/batch/", json={"api_key": write, "batch": [seen, login]})).status == 200
@@ -111,7 +122,8 @@ async def test_a_worker_killed_in_the_middle_is_followed_by_one_that_ends_the_er
     assert [entry["action"] for entry in log].count("erasure.done") == 1
 
 
-async def test_the_command_line_waits_for_the_worker(env: dict[str, str], tenant: int) -> None:
+async def test_the_command_line_waits_for_the_worker(env: dict[str, str], keys: Keys) -> None:
+    tenant = keys.tenant_id
     async with process("worker", env=env) as worker:
         await worker.log(event="worker-ready")
         code, output = await handbill("people", "export", "zoe", "--tenant", str(tenant), env=env)
