@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from handbill.kit import task_health
+from handbill.kit import task_health, tasks
 from handbill.kit.errors import Busy
 from handbill.kit.task_health import TaskHealth
 from handbill.kit.tasks import BackgroundTask, spawn_watched
@@ -128,6 +128,28 @@ async def test_a_task_survives_every_error(error: Exception) -> None:
         await asyncio.wait_for(recovered.wait(), 30)
         assert task.ready.is_set()
         assert REGISTRY.get_sample_value("handbill_task_errors_total", {"task": "survivor"}) == before + 2
+
+
+async def test_a_pause_that_the_watch_cancels_does_not_end_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tasks, "FIRST_PAUSE_S", 3_600.0)
+    clock, runs, again = FakeClock(), 0, asyncio.Event()
+
+    async def run() -> None:
+        nonlocal runs
+        runs += 1
+        if runs == 1:
+            raise ValueError("x")
+        again.set()
+        await asyncio.Event().wait()
+
+    async with started(BackgroundTask("pauses", run, health=TaskHealth("pauses", clock=clock, limit_s=40))) as task:
+        await task.ready.wait()
+        clock.advance(seconds=10_000)
+        await asyncio.sleep(0)
+        assert task._timer is not None
+        task._timer.cancel()
+        task._watch()
+        await asyncio.wait_for(again.wait(), 60)
 
 
 async def test_a_run_that_hangs_is_cancelled_and_started_again() -> None:

@@ -103,7 +103,7 @@ class BackgroundTask:
                 pause = FIRST_PAUSE_S
             except Exception as error:  # noqa: BLE001 - a task must not end because of what it works on
                 self._on_error(error)
-                await self._sleep(pause * (0.5 + random.random()))
+                await self._pause(pause * (0.5 + random.random()))
                 pause = min(pause * 2, self._longest_pause_s)
 
     async def _run_once(self) -> None:
@@ -113,12 +113,26 @@ class BackgroundTask:
             self.ready.set()
             await self.rest(self._period_s)  # also without a period: a run that never waits must not block the others
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if not self._is_hung or self._is_stopping or task is None:
+            if not self._was_cancelled_by_watch():
                 raise
-            self._is_hung = False
-            task.uncancel()
             raise TaskStuck(f"no sign of life within {self.health.limit_s:g} s; cancelled and started again") from None
+
+    async def _pause(self, seconds: float) -> None:
+        """The pause after an error. A cancellation by the watch ends it, and not the task."""
+        try:
+            await self._sleep(seconds)
+        except asyncio.CancelledError:
+            if not self._was_cancelled_by_watch():
+                raise
+
+    def _was_cancelled_by_watch(self) -> bool:
+        """Whether the cancellation under way is the watch's own; if so, it is over."""
+        task = asyncio.current_task()
+        if not self._is_hung or self._is_stopping or task is None:
+            return False
+        self._is_hung = False
+        task.uncancel()
+        return True
 
     def _on_error(self, error: Exception) -> None:
         self.health.failed(error)
