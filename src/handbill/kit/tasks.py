@@ -103,7 +103,7 @@ class BackgroundTask:
                 pause = FIRST_PAUSE_S
             except Exception as error:  # noqa: BLE001 - a task must not end because of what it works on
                 self._on_error(error)
-                await self._pause(pause * (0.5 + random.random()))
+                await self._wait_after_error(pause * (0.5 + random.random()))
                 pause = min(pause * 2, self._longest_pause_s)
 
     async def _run_once(self) -> None:
@@ -117,7 +117,7 @@ class BackgroundTask:
                 raise
             raise TaskStuck(f"no sign of life within {self.health.limit_s:g} s; cancelled and started again") from None
 
-    async def _pause(self, seconds: float) -> None:
+    async def _wait_after_error(self, seconds: float) -> None:
         """The pause after an error. A cancellation by the watch ends it, and not the task."""
         try:
             await self._sleep(seconds)
