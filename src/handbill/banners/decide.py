@@ -126,6 +126,7 @@ class Decider:
     def _on_failed(self, snapshot: Snapshot, error: BaseException) -> None:
         self._failed[snapshot.tenant_id] = snapshot
         metrics.PLANS_FAILED.inc()
+        metrics.BANNERS_LEFT_OUT.inc(len(snapshot.banners))
         error_text = f"{type(error).__name__}: {error}"
         _log.error("banners.plan_failed", tenant_id=snapshot.tenant_id, error=error_text)
 
