@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from handbill.infra.redis import Redis
 from handbill.infra.sqlfiles import Sql
 from handbill.jobs.breaker import Breaker, BreakerPolicy
 from handbill.jobs.model import Job, RetryLater, Unrecoverable
+from handbill.jobs.queue import Queues
 from handbill.jobs.service import Outbox
 from handbill.kit.errors import Invalid, NotFound, Throttled
 from handbill.kit.ids import Ids
@@ -40,6 +42,7 @@ from tests.kit.loop import Loop, loop
 from tests.kit.parked_events import ROWS, WAITING, count, park, park_good, parked
 from tests.kit.parked_requests import PARK, SENT_ONCE, STOP, CountingEdge, ended, portions_of
 from tests.kit.waiting import eventually
+from tests.kit.working import working
 from tests.store.tenants_room import actions
 
 JOBS = Sql("select count(*) from jobs.outbox_events where tenant_id = $1 and queue = 'requests'", "test_jobs")
@@ -69,6 +72,38 @@ async def test_a_run_gives_its_slot_back_and_the_next_goes_on_where_it_stopped(
         assert await count(database, WAITING, tenant) == 1, "what was parked after its start stays"
         log = [action for action in await actions(house.tenants, tenant) if action.startswith("parked.")]
         assert log == ["parked.drop.done", "parked.drop.open", "parked.replay.done", "parked.replay.open"]
+
+
+async def test_long_replays_of_one_tenant_do_not_hold_the_only_slot_against_another(
+    database: Database,
+    redis: Redis,
+    make_tenant: MakeTenant,
+    monkeypatch: pytest.MonkeyPatch,
+    unique: Callable[[str], str],
+) -> None:
+    portions_of(monkeypatch, 1)
+    monkeypatch.setattr("handbill.events.parked_requests.TURN_S", 0.0)
+    busy, small = await make_tenant(), await make_tenant()
+    async with loop(database, redis, main=1) as house:
+        await park_good(house, busy, 6)
+        await park_good(house, small, 1)
+        requests, queue = house.events.parked_requests, Queues(redis).queue(unique("requests"))
+        dry, ends, turns = ReplayOptions(dry_run=True), list[int](), list[int]()
+        for tenant in (busy, busy, busy, small):
+            made = await requests.replay(tenant, Chosen(tenant), dry, actor="ada")
+            await queue.add("replay-parked", {"request_id": str(made.parked_request_id)}, tenant_id=tenant)
+        tasks = ParkedTasks(requests)
+
+        async def run(job: Job, ctx: Any) -> str:
+            turns.append(job.tenant_id or 0)
+            status = await tasks.run(job, ctx)
+            ends.append(job.tenant_id or 0)
+            return status
+
+        async with working(queue, run, concurrency=1):
+            await eventually(lambda: len(ends) == 4, what="all four have ended")
+    assert ends == [small, busy, busy, busy]
+    assert Counter(turns) == {busy: 3 * 7, small: 2}, "a turn for each portion, and one that finds no more"
 
 
 async def test_a_dry_run_only_counts_and_leaves_no_line_in_the_audit_log(
