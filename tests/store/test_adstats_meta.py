@@ -120,6 +120,34 @@ async def test_an_address_for_the_next_page_is_not_followed() -> None:
         assert elsewhere.accepted == 0
 
 
+async def test_entities_that_the_platform_does_not_name_are_left_out() -> None:
+    account = an_account()
+
+    async def answer(request: web.Request) -> web.Response:
+        edge = request.path.rpartition("/")[2]
+        rows: dict[str, list[dict[str, object]]] = {
+            "campaigns": [{"name": "no id"}, {"id": None}, {"id": ""}, {"id": "11"}],
+            "adsets": [{"id": "21", "campaign_id": "11"}, {"id": "22"}],
+            "insights": [{"date_start": str(DAY)}, {"date_start": str(DAY), "campaign_id": None}],
+        }
+        if request.method == "POST":
+            return web.json_response({"report_run_id": "7"})
+        if edge == "7":
+            return web.json_response({"async_status": "Job Completed", "async_percent_completion": 100})
+        return web.json_response({"data": rows.get(edge, [])})
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answer)
+    asked = question(account)
+    async with serving(app) as url:
+        provider = MetaProvider(FakeClock(), MetaPolicy(url=url, poll_s=0, insecure=True))
+        rows = await provider.list_entities(asked.account)
+        assert await provider.fetch_stats(asked) == []
+        await provider.close()
+    assert [(row.external_id, row.parent_external_id) for row in rows] == [("11", None), ("21", "11")]
+    assert asked.strangers == set()
+
+
 def test_a_base_url_that_is_not_https_with_a_public_host_is_refused() -> None:
     for url in ("http://graph.facebook.com", "https://10.0.0.8", "http://127.0.0.1:9400", "https://１２７.０.０.１"):
         with pytest.raises(Invalid) as refused:

@@ -15,7 +15,7 @@ from handbill.contacts.service import ContactsService, UploadLimits
 from handbill.infra.postgres import Database
 from handbill.infra.redis import Redis
 from handbill.infra.sqlfiles import Sql
-from handbill.kit.errors import Throttled
+from handbill.kit.errors import HandbillError, Throttled
 from tests.conftest import MakeTenant
 from tests.kit.address_book import ACTOR, contacts
 from tests.kit.waiting import eventually
@@ -53,6 +53,17 @@ async def refusal(service: ContactsService, tenant_id: int, *bodies: bytes, leng
     assert caught.value.code == "UPLOADS_WAITING"
     assert caught.value.retry_after
     return caught.value
+
+
+async def test_a_body_is_read_to_its_end_whatever_the_upload_is_refused_for(
+    service: ContactsService, tenant: int
+) -> None:
+    for refused in ({"fixes": uuid4()}, {"region": "nowhere"}, {"length": 1 << 50}):
+        bodies = parts(FILE, FILE)
+        with pytest.raises(HandbillError):
+            await service.imports.upload(tenant, bodies, actor=ACTOR, name="a.csv", **refused)  # type: ignore[arg-type]
+        assert [part async for part in bodies] == []
+    assert not service.uploads.folder.exists() or files(service) == 0
 
 
 def files(service: ContactsService) -> int:

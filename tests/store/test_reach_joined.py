@@ -186,6 +186,19 @@ async def test_an_audience_by_segment_and_tags_page_by_page(room: Room, service:
         await names(segment_id=uuid4())
 
 
+async def test_an_attribute_fills_a_template_only_where_the_contacts_own_field_is_empty(
+    room: Room, service: ContactsService, tenant: int
+) -> None:
+    own: dict[str, Any] = {"name": "Company", "locale": "from a form"}
+    ana = NewContact(phone="+5511987650001", name="Ana", locale="pt-BR", attributes=own)
+    nameless = NewContact(phone="+5511987650002", attributes=own)
+    for new in (ana, nameless, NewContact(phone="+5511987650003")):
+        await service.book.create(tenant, new, actor=ACTOR)
+    page = await AddressBook(service, room.segments).audience(tenant, "whatsapp", AudienceSpec(), None, 10)
+    fields = [(one.fields["name"], one.fields["locale"]) for one in page.recipients]
+    assert fields == [("Ana", "pt-BR"), ("Company", "from a form"), (None, None)]
+
+
 async def test_a_campaign_waits_for_its_segment_holds_it_and_pauses_without_it(
     room: Room, service: ContactsService, database: Database, redis: Redis, engines: Engines, tenant: int
 ) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from aiohttp import web
 from handbill.client import AsyncClient, Client, Decision, Outbox
 from handbill.client.model import Banner, Outcome, Showing, State
 from handbill.client.rules import HORIZON_MS
-from tests.kit.waiting import eventually
+from tests.kit.waiting import eventually, soon
 
 BANNER = Banner("0190163d-8694-739b-aea5-966c26f8ad91", 3)
 PLACE = Decision("home", "0190163d-8694-739b-aea5-966c26f8ad92", (BANNER,))
@@ -159,6 +160,106 @@ async def test_a_queue_in_a_file_outlives_its_process(server: Server, tmp_path: 
     again = Outbox(path)
     assert len(again) == 0
     again.close()
+
+
+UNSENDABLE = {
+    "object": object(),
+    "surrogate": "\ud800",
+    "depth": functools.reduce(lambda inner, _: [inner], range(100_000), 0),
+    "integer": 1 << 70_000,
+}
+
+
+@pytest.mark.parametrize("value", UNSENDABLE.values(), ids=UNSENDABLE)
+@pytest.mark.parametrize("file", [None, "reports.jsonl"])
+async def test_a_report_that_json_cannot_hold_is_refused_and_blocks_no_other(
+    server: Server, tmp_path: Path, file: str | None, value: Any
+) -> None:
+    outbox = Outbox(tmp_path / file if file else None)
+    async with AsyncClient(server.url, write_key="hbw_x", outbox=outbox) as client:
+        assert await client.track("ada", "bad", {"value": value}) == Outcome(State.REFUSED, "NOT_JSON")
+        assert client.waiting == 0
+        assert (await client.track("ada", "good")).kept
+    assert [body["events"][0]["event"] for _, _, body in server.seen] == ["good"]
+
+
+async def test_a_report_is_sent_as_it_was_when_it_was_made(server: Server) -> None:
+    items: list[Any] = [1]
+    async with AsyncClient(server.url, write_key="hbw_x") as client:
+        await client.track("ada", "cart", {"items": items}, send=False)
+        items.append(object())
+        await client.flush()
+    assert server.seen[0][2]["events"][0]["properties"] == {"items": [1]}
+
+
+async def test_what_an_earlier_run_left_is_sent_without_a_new_report(server: Server, tmp_path: Path) -> None:
+    path = tmp_path / "reports.jsonl"
+    async with AsyncClient(NOBODY, write_key="hbw_x", outbox=Outbox(path)) as client:
+        await client.view(showing(), visible_ms=3000)
+    async with AsyncClient(server.url, write_key="hbw_x", outbox=Outbox(path)) as client:
+        await eventually(lambda: client.waiting == 0)
+    assert len(server.ids()) == 1
+
+
+async def test_a_silent_server_is_asked_once_whatever_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    async def call(client: AsyncClient, method: str, path: str, **options: Any) -> Any:
+        asked.append(path)
+        raise TimeoutError
+
+    monkeypatch.setattr(AsyncClient, "_call", call)
+    async with AsyncClient(NOBODY, write_key="hbw_x") as client:
+        for _ in range(120):
+            await client.view(showing(), visible_ms=3000, send=False)
+        await client.impression(showing(), send=False)
+        assert (await client.track("ada", "order")).state is State.QUEUED
+        assert asked == ["/v1/events"]
+        assert client.waiting == 122
+
+
+async def test_one_kind_that_is_refused_for_now_keeps_no_other_kind_waiting(server: Server) -> None:
+    async with AsyncClient(server.url, write_key="hbw_x") as client:
+        for _ in range(120):
+            await client.track("ada", "order", send=False)
+        await client.view(showing(), visible_ms=3000, send=False)
+        server.says(503, {"code": "BUSY"}, **{"Retry-After": "3600"})
+        await client.flush()
+        assert [path for path, _, _ in server.seen] == ["/v1/events", "/views"]
+        assert client.waiting == 120
+
+
+async def test_an_error_while_sending_ends_the_background_task_of_no_client(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "reports.jsonl"
+    async with AsyncClient(NOBODY, write_key="hbw_x", outbox=Outbox(path)) as client:
+        await client.view(showing(), visible_ms=3000)
+    drop, failed = Outbox.drop, asyncio.Event()
+
+    def fail_once(outbox: Outbox, ids: Iterable[int]) -> None:
+        if not failed.is_set():
+            failed.set()
+            raise OSError("the disk is full")
+        drop(outbox, ids)
+
+    monkeypatch.setattr(Outbox, "drop", fail_once)
+    async with AsyncClient(server.url, write_key="hbw_x", outbox=Outbox(path)) as client:
+        await soon(failed.wait())
+        await eventually(lambda: client.waiting == 0)
+    assert "the disk is full" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [{"data": {"rejected": 7}}, {"dropped": "x"}, {"dropped": [1, {}, {"index": []}, {"index": "0"}]}],
+    ids=["number", "text", "members"],
+)
+async def test_an_odd_answer_to_a_report_is_no_error(server: Server, answer: dict[str, Any]) -> None:
+    async with AsyncClient(server.url, write_key="hbw_x") as client:
+        server.says(202, answer)
+        assert (await client.view(showing(), visible_ms=3000)).kept
+        assert client.waiting == 0
 
 
 def test_a_queue_is_bounded_in_number_and_in_age(tmp_path: Path) -> None:

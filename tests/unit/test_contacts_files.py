@@ -246,6 +246,11 @@ CELLS = [
     (values.number("twelve"), None),
     (values.yes_no("Sim"), True),
     (values.yes_no("nein"), False),
+    (values.locale(" pt-BR "), "pt-BR"),
+    (values.locale("zh_Hant_TW"), "zh_Hant_TW"),
+    (values.locale("English"), None),
+    (values.locale("en-GB and more than that"), None),
+    (values.locale("e\x00"), None),
     (values.text(" e\u0301 \u00a0"), "é"),
     (values.text("a\x00b"), None),
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import random
 from collections.abc import Mapping, Sequence
 from itertools import groupby
@@ -16,7 +17,7 @@ import msgspec
 
 from handbill.client import rules
 from handbill.client.model import Decision, How, Kind, Moment, Outcome, Showing, State
-from handbill.client.outbox import Entry, Outbox, now_ms
+from handbill.client.outbox import Entry, NotJson, Outbox, now_ms
 
 PATHS: dict[Kind, str] = {
     "impression": "/api/banners/events/impression",
@@ -24,6 +25,7 @@ PATHS: dict[Kind, str] = {
     "view": "/views",
     "event": "/v1/events",
 }
+_log = logging.getLogger("handbill.client")
 _FAILURES = (aiohttp.ClientError, TimeoutError, OSError, ValueError)
 
 
@@ -57,6 +59,8 @@ class AsyncClient:
         """How often an answer failed and the caller got an empty list instead."""
 
     async def __aenter__(self) -> Self:
+        if len(self._outbox):  # of an earlier run
+            self._wake.set()
         self._task = asyncio.create_task(self._keep_sending(), name="handbill-client")
         return self
 
@@ -173,24 +177,34 @@ class AsyncClient:
         return await self._report("event", body, send)
 
     async def _report(self, kind: Kind, body: dict[str, Any], send: bool) -> Outcome:
-        number = self._outbox.put(kind, body)
+        try:
+            number = self._outbox.put(kind, body)
+        except NotJson:
+            return Outcome(State.REFUSED, "NOT_JSON")
         if not send:
             return Outcome(State.QUEUED)
         found = await self.flush()
         return found.get(number, Outcome(State.QUEUED))
 
     async def flush(self) -> dict[int, Outcome]:
-        """Send what waits, in batches, unless the server asked for patience. Gives what became of each, by number."""
+        """Send what waits, in batches, unless the server asked for patience. Gives what became of each, by number.
+
+        A server that does not answer is asked once; one that refuses a kind of report for now, once for each kind.
+        """
         found: dict[int, Outcome] = {}
         async with self._sending:
             if asyncio.get_running_loop().time() < self._not_before:
                 return found
-            wait_ms = 0
+            waits: dict[Kind, int] = {}
             for batch in self._batches():
-                outcomes, wait = await self._send(batch)
+                kind = batch[0].kind
+                if waits.get(kind):
+                    continue
+                outcomes, waits[kind], answered = await self._send(batch)
                 found |= outcomes
-                wait_ms = max(wait_ms, wait)
-            self._pace(wait_ms)
+                if not answered:
+                    break
+            self._pace(max(waits.values(), default=0))
         return found
 
     def _pace(self, wait_ms: int) -> None:
@@ -209,7 +223,8 @@ class AsyncClient:
         whole = [list(group) for _, group in groupby(sorted(self._outbox.waiting(), key=kind), key=kind)]
         return [group[at : at + rules.BATCH_MAX] for group in whole for at in range(0, len(group), rules.BATCH_MAX)]
 
-    async def _send(self, entries: list[Entry]) -> tuple[dict[int, Outcome], int]:
+    async def _send(self, entries: list[Entry]) -> tuple[dict[int, Outcome], int, bool]:
+        """What became of each, how long to wait before this kind is sent again, and whether the server answered."""
         path, data = _packed(entries)
         try:
             status, after, answer = await self._call("POST", path, data=data)
@@ -217,20 +232,24 @@ class AsyncClient:
             status, after, answer = 0, None, None
         fate = rules.fate_of(status, after, self._tries)
         if fate.keep:
-            return {entry.id: Outcome(State.QUEUED) for entry in entries}, fate.wait_ms
+            return {entry.id: Outcome(State.QUEUED) for entry in entries}, fate.wait_ms, status != 0
         self._outbox.drop([entry.id for entry in entries])
         codes = rules.refusals(status, answer, len(entries))
-        return {entry.id: _outcome(codes.get(place)) for place, entry in enumerate(entries)}, 0
+        return {entry.id: _outcome(codes.get(place)) for place, entry in enumerate(entries)}, 0, True
 
     async def _keep_sending(self) -> None:
-        """Comes back when the server said so."""
+        """Comes back when the server said so. An error delays what waits, and never ends this."""
         while True:
             await self._wake.wait()
             self._wake.clear()
             delay = self._not_before - asyncio.get_running_loop().time()
             if delay > 0:
                 await asyncio.sleep(delay)
-            await self.flush()
+            try:
+                await self.flush()
+            except Exception:  # noqa: BLE001 - whatever it is, reports must be sent again
+                _log.exception("reports could not be sent; they stay, and are sent later")
+                self._pace(rules.fate_of(0, None, self._tries).wait_ms)
 
     async def _call(self, method: str, path: str, **options: Any) -> tuple[int, str | None, Any]:
         if self._http is None:

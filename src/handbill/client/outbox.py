@@ -15,6 +15,11 @@ from handbill.client.model import Kind
 from handbill.client.rules import fitting
 
 _SLACK = 1_000
+_UNENCODABLE = (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError)
+
+
+class NotJson(ValueError):
+    """A report holds a value that JSON has no form for."""
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -59,9 +64,13 @@ class Outbox:
             self._rewrite(self._path)
 
     def put(self, kind: Kind, body: dict[str, Any]) -> int:
-        """Keep a report; gives its number."""
+        """Keep a report as it is now; gives its number. Raises NotJson, and keeps nothing, if it cannot be sent."""
+        try:
+            kept = msgspec.json.decode(msgspec.json.encode(body))
+        except _UNENCODABLE as error:
+            raise NotJson(str(error)) from error
         with self._lock:
-            entry = Entry(self._next, self._clock(), kind, body)
+            entry = Entry(self._next, self._clock(), kind, kept)
             self._next += 1
             self._entries[entry.id] = entry
             self._write(_Line(put=entry))

@@ -126,9 +126,11 @@ def refusals(status: int, answer: Any, count: int) -> dict[int, str]:
     """Which of the sent reports were refused for good, by place, with the server's code or reason."""
     known = answer if isinstance(answer, dict) else {}
     data = known.get("data")
-    rejected = data.get("rejected") if isinstance(data, dict) else None
-    told = [*(rejected or []), *(known.get("dropped") or [])]
-    found = {one["index"]: str(one.get("code") or one.get("reason")) for one in told}
+    lists = (data.get("rejected") if isinstance(data, dict) else None, known.get("dropped"))
+    refused = [one for each in lists if isinstance(each, list) for one in each if isinstance(one, dict)]
+    found = {
+        one["index"]: str(one.get("code") or one.get("reason")) for one in refused if isinstance(one.get("index"), int)
+    }
     if known.get("quota_limited"):
         return dict.fromkeys(range(count), "QUOTA")
     if status >= 300 and not found:

@@ -170,7 +170,10 @@ def _consent(fields: Fields, cell: str) -> None:
 
 
 def _locale(fields: Fields, cell: str) -> None:
-    fields.locale = cell.strip()[:20] or None
+    value, note = values.locale(cell)
+    if note:
+        fields.notes.append((note, "locale", cell))
+    fields.locale = value
 
 
 def _text(target: str) -> Setter:

@@ -36,6 +36,7 @@ REASONS: dict[str, tuple[str, str]] = {
     values.DATE_INVALID: ("It is no date in the column's order.", "Write it as YYYY-MM-DD."),
     values.NUMBER_INVALID: ("It is no number.", "Write it as 1234.56."),
     values.BOOL_INVALID: ("It says neither yes nor no.", "Write yes or no."),
+    values.LOCALE_INVALID: ("It is no language code.", "Write it as en, pt-BR or zh-Hant-TW."),
     values.TEXT_TOO_LONG: ("The text is longer than 2,000 characters.", "Shorten it."),
     values.BAD_TEXT: ("The text holds a zero character or half of a letter.", "Export the file again as UTF-8."),
     COLUMNS: ("The row has more cells than there are columns.", "Put quotes around cells that hold the delimiter."),

@@ -7,11 +7,14 @@ import unicodedata
 from datetime import date, timedelta
 from typing import Any
 
-from handbill.contacts.model import DateOrder
+import msgspec
+
+from handbill.contacts.model import DateOrder, Locale
 
 DATE_INVALID = "DATE_INVALID"
 NUMBER_INVALID = "NUMBER_INVALID"
 BOOL_INVALID = "BOOL_INVALID"
+LOCALE_INVALID = "LOCALE_INVALID"
 TEXT_TOO_LONG = "TEXT_TOO_LONG"
 BAD_TEXT = "BAD_TEXT"
 
@@ -53,6 +56,14 @@ def text(raw: str) -> Answer:
     if not value.isascii():
         value = unicodedata.normalize("NFC", value)
     return (value, "") if len(value) <= TEXT_LIMIT else (None, TEXT_TOO_LONG)
+
+
+def locale(raw: str) -> Answer:
+    """A language with its country, by the same rule as in the API."""
+    try:
+        return msgspec.convert(raw.strip(), Locale), ""
+    except msgspec.ValidationError:
+        return None, LOCALE_INVALID
 
 
 def day(raw: str, order: DateOrder) -> Answer:

@@ -83,6 +83,7 @@ class Reach:
 
 
 def _recipient(one: Contact) -> Recipient:
-    fields = {**one.attributes, "name": one.name, "locale": one.locale}
+    own = {"name": one.name, "locale": one.locale}
+    fields = {**own, **one.attributes, **{name: value for name, value in own.items() if value is not None}}
     zone = next((one.attributes[name] for name in ZONE_FIELDS if isinstance(one.attributes.get(name), str)), None)
     return Recipient(one.contact_id, one.address, fields, zone)

@@ -94,11 +94,12 @@ class MetaProvider:
         for row in await self._insights(account, question.level, question.date_from, question.date_to):
             if row.get("account_currency", account.currency) != account.currency:
                 raise ProviderError("the account's currency is not the one it was connected with")
-            external = str(row.get(f"{question.level.lower()}_id"))
+            external = _id(row.get(f"{question.level.lower()}_id"))
             entity = known.get(external)
             if entity is None:
                 unknown += 1
-                question.strangers.add(external)
+                if external:
+                    question.strangers.add(external)
                 continue
             found.append(RawStatRow(entity.entity_id, entity.external_id, _day(row), figures(row)))
         metrics.ADSTATS_UNMATCHED.inc(unknown)
@@ -149,7 +150,10 @@ class MetaProvider:
         for edge, level, fields, parent in _EDGES:
             path = f"act_{account.external_id}/{edge}"
             async for row in self._pages(account, path, {"fields": fields}, self._policy.page):
-                found.append(_listed(row, level, parent, account.currency))
+                if _id(row.get("id")) and (not parent or _id(row.get(parent))):
+                    found.append(_listed(row, level, parent, account.currency))
+                else:
+                    metrics.ADSTATS_UNMATCHED.inc()
         return found
 
     # --- calls
@@ -275,15 +279,20 @@ def _day(row: Mapping[str, Any]) -> date:
         raise ProviderError("the platform sent a row without its day") from None
 
 
+def _id(value: Any) -> str:
+    """Empty where the platform names nothing."""
+    return "" if value is None else str(value)[:64]
+
+
 def _listed(row: Mapping[str, Any], level: Level, parent: str, currency: str) -> Listed:
     """Budgets come in hundredths, but for a few currencies that Meta counts whole."""
     daily, lifetime = _count(row.get("daily_budget")), _count(row.get("lifetime_budget"))
     name = str(row.get("name") or row.get("id")).replace("\0", "")[:300]
     return Listed(
         level,
-        str(row.get("id"))[:64],
+        _id(row.get("id")),
         name,
-        str(row.get(parent))[:64] if parent else None,
+        _id(row.get(parent)) if parent else None,
         _STATUSES.get(str(row.get("status")), "PAUSED"),  # type: ignore[arg-type]
         "DAILY" if daily or not lifetime else "LIFETIME",
         Decimal(daily or lifetime) / (1 if currency in _WHOLE else 100),

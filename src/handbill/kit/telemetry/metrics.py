@@ -251,7 +251,9 @@ ADSTATS_FETCH_SECONDS = Histogram(
 ADSTATS_TOKENS_DEAD = Counter(
     "handbill_adstats_tokens_dead", "Ad accounts whose token died and that must be reconnected"
 )
-ADSTATS_UNMATCHED = Counter("handbill_adstats_unmatched", "Rows of a platform about entities that nobody has imported")
+ADSTATS_UNMATCHED = Counter(
+    "handbill_adstats_unmatched", "Rows of a platform about entities that nobody has imported, or that it does not name"
+)
 
 # --- messaging: providers
 PROVIDER_SENDS = Counter(
