@@ -34,6 +34,7 @@ WORKER = {
 }  # fmt: skip
 LED = {
     "sweep", "gauges", "tenants-sweep", "raised-limits", "people-mender", "overrides", "export-audit", "message-sweep",
+    "token-ends",
 }  # fmt: skip
 QUEUES = {
     "banners", "stats-sync", "system", "upload_jobs", "upload_chunks", "import_persistence", "message_dispatch",

@@ -262,6 +262,15 @@ def test_cells(answer: values.Answer, expected: object) -> None:
     assert bool(answer[1]) == (expected is None)
 
 
+def test_a_locale_that_the_api_would_refuse_costs_the_field_and_is_noted() -> None:
+    plan = Plan(Reading("csv"), [Column("phone", "phone"), Column("language", "locale")], region="BR")
+    good, bad = (parse.Reader(plan).read(["+5511987654321", cell]) for cell in (" pt-BR ", "Portuguese"))
+    assert good is not None
+    assert (good.locale, good.notes) == ("pt-BR", [])
+    assert bad is not None
+    assert (bad.locale, bad.reject, bad.notes) == (None, None, [(values.LOCALE_INVALID, "locale", "Portuguese")])
+
+
 @given(st.text(max_size=8))
 def test_marks_against_formulas_come_off_again(text: str) -> None:
     marked = marks.marked(text)

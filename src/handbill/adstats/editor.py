@@ -67,6 +67,7 @@ class Editor:
         made = Connection(
             self._ids.new(), new.provider, new.external_id, new.name, new.currency, new.time_zone, look_back,
             token_state="valid" if new.access_token else "none", token_changed_at=now if new.access_token else None,
+            token_ends_at=new.token_ends_at if new.access_token else None,
         )  # fmt: skip
         sealed = self._sealed(tenant, made.connection_id, new.access_token)
         try:
@@ -105,7 +106,10 @@ class Editor:
             wanted, sealed = structs.replace(before.shown, **given), before.sealed
             if token is not None:
                 valid: TokenState = "valid"
-                wanted = structs.replace(wanted, token_state=valid, token_note=None, token_changed_at=now)
+                wanted = structs.replace(
+                    wanted, token_state=valid, token_note=None, token_changed_at=now,
+                    token_ends_at=given.get("token_ends_at"), token_checked_at=None,
+                )  # fmt: skip
                 sealed = self._sealed(tenant, connection, token)
             kept = await store.update_connection(tx, tenant, wanted, sealed, now)
             await self._note(tx, tenant, actor, "ad_connection.change", connection, before.shown, kept.shown)
@@ -118,7 +122,8 @@ class Editor:
         async with self._database.tenant(tenant) as tx:
             before = found(await store.find_connection(tx, tenant, connection, lock=True), "AD_CONNECTION")
             etags.check(version, before.shown.version)
-            wanted = structs.replace(before.shown, is_active=False, token_state=gone, token_note=None)
+            shown = structs.replace(before.shown, token_state=gone, token_note=None, token_ends_at=None)
+            wanted = structs.replace(shown, is_active=False)
             kept = await store.update_connection(tx, tenant, wanted, None, now)
             await self._note(tx, tenant, actor, "ad_connection.disconnect", connection, before.shown, kept.shown)
 

@@ -29,6 +29,8 @@ CONNECTION: dict[str, Any] = {
     "token_state": "valid",
     "token_note": None,
     "token_changed_at": _AT,
+    "token_ends_at": None,
+    "token_checked_at": None,
     "version": 1,
     "created_at": _AT,
     "updated_at": _AT,

@@ -33,6 +33,11 @@ Zone = Annotated[str, Meta(min_length=1, max_length=64)]
 Utm = Annotated[str, Meta(min_length=1, max_length=200)]
 Token = Annotated[str, Meta(min_length=1, max_length=1000, pattern=r"^[!-~]+$")]
 
+TokenEnd = Annotated[
+    datetime,
+    Meta(tz=True, description="When the token ends, if you know. What the platform itself tells takes its place."),
+]
+
 
 class Figures(msgspec.Struct, frozen=True):
     """The eight figures that add up."""
@@ -89,6 +94,10 @@ class Connection(msgspec.Struct, frozen=True):
     token_state: TokenState = "none"  # noqa: S105 - a state, not a password
     token_note: str | None = None
     token_changed_at: datetime | None = None
+    token_ends_at: datetime | None = None
+    """Null for a token that does not end, or of which nobody has told."""
+    token_checked_at: datetime | None = None
+    """When the platform was last asked for the token's end: once a day."""
     version: int = 1
     created_at: datetime | None = None
     updated_at: datetime | None = None
@@ -104,6 +113,7 @@ class NewConnection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     time_zone: Zone = "UTC"
     look_back_days: Annotated[int, Meta(ge=1, le=92)] | None = None
     access_token: Token | None = None
+    token_ends_at: TokenEnd | None = None
 
 
 class ConnectionPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -113,6 +123,7 @@ class ConnectionPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     is_active: bool | UnsetType = UNSET
     look_back_days: Annotated[int, Meta(ge=1, le=92)] | UnsetType = UNSET
     access_token: Token | UnsetType = UNSET
+    token_ends_at: TokenEnd | UnsetType | None = UNSET
 
 
 class Sellpage(msgspec.Struct, frozen=True):

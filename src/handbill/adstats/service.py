@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
 from uuid import UUID
 
 import msgspec
@@ -25,6 +25,7 @@ from handbill.kit.clock import Clock
 from handbill.kit.errors import HandbillError
 from handbill.kit.ids import Ids
 from handbill.kit.telemetry import logs
+from handbill.kit.token_ends import TokenSummary
 from handbill.tenants.service import Audit
 
 __all__ = ["STATE", "AdstatsService", "Explained", "StatsAnswer", "StatsQuery", "StatsRow", "as_csv", "ratio"]
@@ -98,6 +99,11 @@ class AdstatsService:
     async def tenant_of(self, seller: UUID) -> int | None:
         async with self._database.worker() as tx:
             return await store.tenant_of(tx, seller)
+
+    async def summarise_tokens(self, now: datetime) -> TokenSummary:
+        """The tokens of all active accounts of all tenants."""
+        async with self._database.worker() as tx:
+            return await store.summarise_tokens(tx, now)
 
     async def explain(self, tenant: int, entity: UUID, day: date) -> Explained:
         found = await self.editor.entity(tenant, entity)

@@ -12,6 +12,7 @@ import msgspec
 from handbill.adstats.model import Backfill, Connection, Due, Entity, Level, RawStatRow, Sellpage, SyncJob, SyncState
 from handbill.infra import sqlfiles
 from handbill.infra.postgres import Tx
+from handbill.kit.token_ends import LISTED, SOON, EndingToken, TokenSummary
 
 S = sqlfiles.load("handbill.adstats")
 T = TypeVar("T")
@@ -61,6 +62,7 @@ async def create_connection(tx: Tx, tenant: int, new: Connection, sealed: bytes 
     row = await tx.fetchrow(
         S.create_connection, tenant, new.connection_id, new.provider, new.external_id, new.name, new.currency,
         new.time_zone, new.look_back_days, new.token_state, sealed, new.token_changed_at, at,
+        new.token_ends_at,
     )  # fmt: skip
     return _kept(row or {})
 
@@ -77,7 +79,8 @@ async def list_connections(tx: Tx, tenant: int, after: UUID, limit: int) -> list
 async def update_connection(tx: Tx, tenant: int, wanted: Connection, sealed: bytes | None, at: datetime) -> Kept:
     row = await tx.fetchrow(
         S.update_connection, tenant, wanted.connection_id, wanted.name, wanted.is_active, wanted.look_back_days,
-        wanted.token_state, sealed, wanted.token_note, wanted.token_changed_at, at,
+        wanted.token_state, sealed, wanted.token_note, wanted.token_changed_at, at, wanted.token_ends_at,
+        wanted.token_checked_at,
     )  # fmt: skip
     return _kept(row or {})
 
@@ -91,6 +94,20 @@ async def kill_token(
 ) -> UUID | None:
     found: UUID | None = await tx.fetchval(S.kill_token, tenant, connection, sealed, note, at)
     return found
+
+
+async def claim_token_check(tx: Tx, tenant: int, connection: UUID, at: datetime, before: datetime) -> bool:
+    return await tx.fetchval(S.claim_token_check, tenant, connection, at, before) is not None
+
+
+async def note_token_end(tx: Tx, tenant: int, connection: UUID, sealed: bytes | None, ends_at: datetime) -> None:
+    await tx.fetchval(S.note_token_end, tenant, connection, sealed, ends_at)
+
+
+async def summarise_tokens(tx: Tx, now: datetime) -> TokenSummary:
+    row = await tx.fetchrow(S.summarise_tokens, now, now + SOON)
+    rows = await tx.fetch(S.first_token_ends, now + SOON, LISTED)
+    return TokenSummary(**dict(row or {}), first=[_as(EndingToken, each) for each in rows])
 
 
 async def eligible(tx: Tx, now: datetime, after: tuple[int, UUID], only: int | None, limit: int) -> list[Due]:

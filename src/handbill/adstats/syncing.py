@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from typing import Protocol
 from uuid import UUID
 
@@ -28,6 +28,7 @@ from handbill.kit.ids import Ids
 from handbill.kit.telemetry import logs, metrics
 
 _log = logs.get("adstats")
+TOKEN_CHECK = timedelta(days=1)
 MONTH_DAYS = 31
 """A month that began fewer days ago is dropped by nobody."""
 
@@ -95,6 +96,7 @@ class Syncing:
                 span = self._span(job, kept, accounts, read.get(kept.shown.connection_id), added)
                 if span is not None:
                     written += await self._account(tenant, job, kept, span, strangers)
+                    await self._check_token(tenant, kept)
             except TokenDead as error:
                 dead.append(str(error))
                 await self._died(tenant, job, kept, str(error))
@@ -209,6 +211,25 @@ class Syncing:
         except Broken:  # this account's trouble alone; a new token, or the old seal key, mends it
             raise ProviderError("the token does not open with this installation's seal key") from None
         return Account(shown.connection_id, shown.external_id, shown.currency, shown.time_zone, token)
+
+    async def _check_token(self, tenant: int, kept: Kept) -> None:
+        """Ask once a day when the token ends. Raises TokenDead; no other answer fails the sync."""
+        shown, now = kept.shown, self._clock.now()
+        if not kept.sealed or (shown.token_checked_at is not None and now - shown.token_checked_at < TOKEN_CHECK):
+            return
+        async with self._database.worker() as tx:
+            if not await store.claim_token_check(tx, tenant, shown.connection_id, now, now - TOKEN_CHECK):
+                return
+        try:
+            ends_at = await self._providers[shown.provider].token_end(self._opened(tenant, kept))
+        except TokenDead:
+            raise
+        except ProviderError as error:
+            _log.info("adstats.token_not_checked", connection_id=str(shown.connection_id), error=str(error)[:300])
+            return
+        if ends_at is not None:
+            async with self._database.worker() as tx:
+                await store.note_token_end(tx, tenant, shown.connection_id, kept.sealed, ends_at)
 
     async def _died(self, tenant: int, job: SyncJob, kept: Kept, why: str) -> None:
         now = self._clock.now()

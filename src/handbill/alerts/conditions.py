@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from handbill.alerts.condition import Condition
 from handbill.alerts.core_conditions import COUNTING, EXPORT, PROCESSES, SERVING
-from handbill.alerts.feature_conditions import ADSTATS, JOBS, MESSAGING
+from handbill.alerts.feature_conditions import ADSTATS, JOBS, MESSAGING, TOKENS
 from handbill.alerts.grammar import metrics
 
-CONDITIONS: tuple[Condition, ...] = (*PROCESSES, *SERVING, *COUNTING, *EXPORT, *JOBS, *MESSAGING, *ADSTATS)
+CONDITIONS: tuple[Condition, ...] = (*PROCESSES, *SERVING, *COUNTING, *EXPORT, *JOBS, *TOKENS, *MESSAGING, *ADSTATS)
 
 METRICS: frozenset[str] = frozenset(name for condition in CONDITIONS for name in metrics(condition.test))
 """The names of all series that the conditions read."""

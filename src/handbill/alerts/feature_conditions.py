@@ -35,7 +35,7 @@ JOBS = (
     Condition(
         name="HandbillUrgentQueueSlow",
         area="jobs",
-        severity="critical",
+        severity="warning",
         summary="{queue} is {value} behind",
         description="Dispatch and webhooks have queues of their own and never wait behind bulk work; look at their "
         "workers first.",
@@ -49,13 +49,14 @@ JOBS = (
             ">",
             120,
         ),
+        onset_s=120,
         for_s=30,
         unit="seconds",
     ),
     Condition(
         name="HandbillRelayStopped",
         area="jobs",
-        severity="critical",
+        severity="warning",
         summary="Work for {queue} is recorded, but nothing is relayed",
         description="No worker runs the relay (`handbill worker --only relay`), or it cannot reach Redis. Nothing "
         "is lost: rows "
@@ -67,6 +68,7 @@ JOBS = (
                 Compare(Latest("handbill_queue_depth", "sum", ("queue",), _WAITING), ">", 0),
             ),
         ),
+        onset_s=600,
         for_s=30,
     ),
     Condition(
@@ -126,6 +128,28 @@ JOBS = (
         "PostgreSQL.",
         test=Compare(Latest("handbill_leader", "sum", (), _LEADER, absent=0), "<", 1),
         for_s=300,
+    ),
+)
+
+TOKENS = (
+    Condition(
+        name="HandbillTokenEnds",
+        area="tokens",
+        severity="warning",
+        summary="A token of {kind} ends within 7 days or has ended (time left: {value})",
+        description="After its end nothing is sent, or no ad figures are read, for its tenant. The worker's log names "
+        "each as tokens.ending; only its owner can make a new one.",
+        test=Compare(Latest("handbill_token_seconds_left", "min", ("kind",)), "<", 7 * 86_400),
+        unit="seconds",
+    ),
+    Condition(
+        name="HandbillWhatsAppTokenDead",
+        area="tokens",
+        severity="warning",
+        summary="WhatsApp refuses the token of {value} connections",
+        description="Nothing of their tenants is sent until they have a new one (`PATCH /admin/connections/(id)`). The "
+        "worker's log names each as messaging.token_dead.",
+        test=Compare(Increase("handbill_messaging_tokens_dead_total", 3_600), ">", 0),
     ),
 )
 

@@ -80,6 +80,10 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pair_burst: int = 45
     tokens: tuple[str, ...] = ()
     """The tokens that are good; none named means that every token is, until it dies."""
+    token_ends: dict[str, int] = {}
+    """When a token expires, in Unix seconds; one that is not named does not expire."""
+    data_access_ends: dict[str, int] = {}
+    """When a token's access to data expires, in Unix seconds."""
     app_secret: str = ""
     """Signs the webhooks, and checks `appsecret_proof` where one is sent."""
     require_proof: bool = False

@@ -89,7 +89,8 @@ class Pages:
         valid = bool(asked) and not dead and (not world.config.tokens or asked in world.config.tokens)
         scopes = ["whatsapp_business_management", "whatsapp_business_messaging"]
         data: dict[str, Any] = {"app_id": "600000000000001", "type": "SYSTEM_USER", "is_valid": valid}
-        data |= {"expires_at": 0, "scopes": scopes if valid else []}
+        data |= {"expires_at": world.config.token_ends.get(asked, 0), "scopes": scopes if valid else []}
+        data["data_access_expires_at"] = world.config.data_access_ends.get(asked, 0)
         if not valid:
             data["error"] = {"code": 190, "subcode": 463, "message": "The access token is not valid."}
         return _json({"data": data})

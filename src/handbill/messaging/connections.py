@@ -25,16 +25,8 @@ from handbill.messaging.consequences import Consequences
 from handbill.messaging.dispatch import Dispatcher
 from handbill.messaging.hearing import GOOD, template_changed
 from handbill.messaging.hooks_out import QUEUE, Hooks
-from handbill.messaging.links import (
-    Connection,
-    ConnectionPatch,
-    NewConnection,
-    NumberView,
-    Safe,
-    Switch,
-    TemplateView,
-)
-from handbill.messaging.model import Account, Credentials, NumberInfo, Template, TemplateState
+from handbill.messaging.links import Connection, ConnectionPatch, NewConnection, NumberView, Safe, Switch, TemplateView
+from handbill.messaging.model import Account, Credentials, NumberInfo, Template, TemplateState, TokenInfo
 from handbill.messaging.providers.port import Provider
 from handbill.messaging.store import S
 from handbill.tenants.service import Audit
@@ -83,13 +75,15 @@ class Connections:
         connection_id, now = self._ids.new(), self._clock.now()
         given, numbers = Credentials(new.token, new.app_secret), sorted(set(new.numbers))
         infos, templates = [NumberInfo(number_id, "") for number_id in numbers], list[Template]()
+        token = TokenInfo(valid=True)
         if check:
-            infos, templates = await self._asked(tenant_id, given, new.waba_id, numbers)
+            infos, templates, token = await self._asked(tenant_id, given, new.waba_id, numbers)
+        ends_at = token.ends_at or new.token_ends_at
         sealed = self._safe.sealed(tenant_id, str(connection_id), given)
         async with self._database.tenant(tenant_id) as tx:
             await tx.execute(
                 S.insert_connection, tenant_id, connection_id, new.name, "whatsapp", new.waba_id,
-                new.portfolio or new.waba_id, sealed, now,
+                new.portfolio or new.waba_id, sealed, now, ends_at, now if check else None,
             )  # fmt: skip
             for info in infos:
                 await self._put(tx, tenant_id, connection_id, info)
@@ -108,8 +102,10 @@ class Connections:
         account = Account(tenant_id, "", "", str(connection_id))
         known = await self.read(tenant_id, connection_id)
         given = self._renewed(await self._safe.credentials(account), patch)
+        told: datetime | None = None
         if given is not None:
-            await self._asked(tenant_id, given, known.waba_id, [one.number_id for one in known.numbers])
+            *_, token = await self._asked(tenant_id, given, known.waba_id, [one.number_id for one in known.numbers])
+            told = token.ends_at
         async with self._database.tenant(tenant_id) as tx:
             before = await tx.fetchrow(S.lock_connection, tenant_id, connection_id)
             if before is None:
@@ -124,7 +120,7 @@ class Connections:
                 sealed = self._safe.sealed(tenant_id, str(connection_id), given)
             await tx.execute(
                 S.change_connection, tenant_id, connection_id, after["name"], after["portfolio"], sealed,
-                self._clock.now(),
+                self._clock.now(), told or patch.end_after(before["token_ends_at"]), given is not None,
             )  # fmt: skip
             shown = {"name": before["name"], "portfolio": before["portfolio"]}
             after["secrets"] = "changed" if given is not None else "kept"
@@ -146,7 +142,7 @@ class Connections:
 
     async def _asked(
         self, tenant_id: int, given: Credentials, waba_id: str, numbers: Sequence[str]
-    ) -> tuple[list[NumberInfo], list[Template]]:
+    ) -> tuple[list[NumberInfo], list[Template], TokenInfo]:
         """What the provider says to these secrets, before they are kept: they are lent for the length of each call."""
         loan = f"check {self._ids.new()}"
 
@@ -161,7 +157,7 @@ class Connections:
                     "The provider says that the token is not valid; nothing was kept.", code="PROVIDER_TOKEN"
                 )
             infos = [await self._provider.number(lent(number_id)) for number_id in numbers]
-            return infos, await self._provider.templates(lent())
+            return infos, await self._provider.templates(lent()), token
         finally:
             self._safe.forget(tenant_id, loan)
 
@@ -211,6 +207,7 @@ class Connections:
                 row["connection_id"], row["name"], row["channel"], row["waba_id"], row["portfolio"],
                 by_id.get(row["connection_id"], []), f"/webhooks/whatsapp/{row['connection_id']}",
                 self.verify_token(row["connection_id"]), row["version"], row["created_at"],
+                *(row[name] for name in ("token_state", "token_note", "token_ends_at", "token_checked_at")),
             )
             for row in rows
         ]  # fmt: skip
@@ -220,8 +217,10 @@ class Connections:
         found = await self.read(tenant_id, connection_id)
         accounts = [Account(tenant_id, one.number_id, found.waba_id, str(connection_id)) for one in found.numbers]
         asked_at = self._clock.now() - BEHIND
+        whole = Account(tenant_id, "", found.waba_id, str(connection_id))
+        await self._consequences.tokens.check(self._provider, whole, connection_id)
         infos = [await self._provider.number(account) for account in accounts]
-        templates = await self._provider.templates(Account(tenant_id, "", found.waba_id, str(connection_id)))
+        templates = await self._provider.templates(whole)
         async with self._database.tenant(tenant_id) as tx:
             for info in infos:
                 await self._put(tx, tenant_id, connection_id, info)

@@ -14,6 +14,7 @@ from handbill.messaging.errors import Action, Verdict
 from handbill.messaging.hooks_out import Hooks
 from handbill.messaging.ports import Contacts, Why
 from handbill.messaging.store import S
+from handbill.messaging.token_states import REFUSED, TokenStates
 from handbill.tenants.service import Audit
 
 _log = logs.get("messaging")
@@ -39,12 +40,15 @@ class About(msgspec.Struct, frozen=True):
 
 
 class Consequences:
-    def __init__(self, contacts: Contacts, audit: Audit, hooks: Hooks, clock: Clock, pauses: Pauses) -> None:
+    def __init__(
+        self, contacts: Contacts, audit: Audit, hooks: Hooks, clock: Clock, pauses: Pauses, tokens: TokenStates
+    ) -> None:
         self._contacts = contacts
         self._audit = audit
         self._hooks = hooks
         self._clock = clock
         self._pauses = pauses
+        self.tokens = tokens
 
     async def apply(self, tx: Tx, verdict: Verdict, about: About) -> None:
         """In the caller's transaction, before the message goes back to its place."""
@@ -87,6 +91,8 @@ class Consequences:
 
     async def _stop(self, tx: Tx, verdict: Verdict, about: About) -> None:
         """Token, permission, payment: nothing of this tenant goes until a person has seen to it."""
+        if about.code == REFUSED:
+            await self.tokens.refuse(tx, about.tenant_id, about.number_id)
         known = await tx.fetchrow(S.read_switch, about.tenant_id)
         if known is not None and known["stopped"]:
             return

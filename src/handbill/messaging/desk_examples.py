@@ -41,6 +41,10 @@ CONNECTION: dict[str, Any] = {
     "verify_token": "8d1f0c4e9a7b6d5c3f2e1a0b9c8d7e6f5a4b3c2d",
     "version": 1,
     "created_at": AT,
+    "token_state": "valid",
+    "token_note": None,
+    "token_ends_at": None,
+    "token_checked_at": AT,
 }
 TEMPLATE: dict[str, Any] = {
     "connection_id": ID,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Protocol
+from typing import Annotated, Literal, Protocol
 from uuid import UUID
 
 import msgspec
@@ -27,6 +27,13 @@ class Safe(Protocol):
     async def credentials(self, account: Account) -> Credentials: ...
 
 
+TokenState = Literal["valid", "dead"]
+TokenEnd = Annotated[
+    datetime,
+    Meta(tz=True, description="When the token ends, if you know. What the provider itself tells takes its place."),
+]
+
+
 class NewConnection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The four values of a WhatsApp number, as its provider shows them."""
 
@@ -37,6 +44,7 @@ class NewConnection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     app_secret: Secret
     portfolio: Digits | None = None
     """Accounts of one business share its tier: give the same id to all of them."""
+    token_ends_at: TokenEnd | None = None
 
 
 class ConnectionPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -45,6 +53,14 @@ class ConnectionPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     token: Secret | UnsetType = UNSET
     app_secret: Secret | UnsetType = UNSET
     """The secret before it goes on proving webhooks for a day."""
+    token_ends_at: TokenEnd | UnsetType | None = UNSET
+    """Left out beside a new token, it is what the provider tells of that token."""
+
+    def end_after(self, before: datetime | None) -> datetime | None:
+        """When the token ends after this change, where the provider tells no end."""
+        if self.token_ends_at is not UNSET:
+            return self.token_ends_at
+        return before if self.token is UNSET else None
 
 
 class NewNumber(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -74,6 +90,13 @@ class Connection(msgspec.Struct, frozen=True):
     """What to give to the provider beside the webhook's address: it proves that the subscription is yours."""
     version: int
     created_at: datetime
+    token_state: TokenState = "valid"  # noqa: S105 - a state, not a password
+    """`dead`: the provider refuses the token. Nothing is sent until there is a new one."""
+    token_note: str | None = None
+    """Why it is refused."""
+    token_ends_at: datetime | None = None
+    """Null for a token that does not end, or of which nobody has told."""
+    token_checked_at: datetime | None = None
 
 
 class TemplateView(msgspec.Struct, frozen=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any, Literal
 
 import msgspec
@@ -135,5 +136,5 @@ class NumberInfo(msgspec.Struct, frozen=True):
 class TokenInfo(msgspec.Struct, frozen=True):
     valid: bool
     scopes: tuple[str, ...] = ()
-    expires_at: int | None = None
-    """Unix seconds; None for a token that does not expire."""
+    ends_at: datetime | None = None
+    """When it expires, or its access to data, whichever is first; None for a token that does not end."""

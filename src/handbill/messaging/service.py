@@ -37,6 +37,7 @@ from handbill.messaging.providers.port import Provider
 from handbill.messaging.providers.vault import Seal
 from handbill.messaging.recorder import Recorder
 from handbill.messaging.store import S
+from handbill.messaging.token_states import TokenStates
 from handbill.tenants.service import Audit
 
 __all__ = [
@@ -96,7 +97,8 @@ class MessagingService:
         self.hooks = Hooks(outbox, clock, ids)
         self.pacer = Pacer(redis, keys or Keys(), clock, pair=policy.pair)
         self.recorder = Recorder(database, outbox, clock)
-        self.consequences = Consequences(contacts, audit, self.hooks, clock, policy.pauses)
+        self.tokens = TokenStates(database, audit, clock)
+        self.consequences = Consequences(contacts, audit, self.hooks, clock, policy.pauses, self.tokens)
         self.dispatcher = Dispatcher(
             database, outbox, provider, self.pacer, self.recorder, self.consequences, clock, ids, policy.turn
         )

@@ -22,6 +22,7 @@ from handbill.people.sink import PeopleSink
 from handbill.segments.sink import SegmentsSink
 from handbill.wiring import messaging, queues, shipping
 from handbill.wiring.house import House
+from handbill.wiring.token_ends import Summarise, TokenEnds
 
 KINDS = ("relay", "consume", "jobs", "cron")
 
@@ -163,6 +164,10 @@ def _ledger(house: House) -> Chore:
     return LedgerChore(jobs.ledger, house.redis, jobs.known_queues, prefix=prefix)
 
 
+def _token_sources(house: House) -> dict[str, Summarise]:
+    return {"whatsapp": house.messaging.tokens.summarise, "meta_ads": house.adstats.summarise_tokens}
+
+
 def _leader(house: House) -> Chore:
     """What one process of all does, whichever leads at the moment."""
     jobs = house.jobs
@@ -175,6 +180,7 @@ def _leader(house: House) -> Chore:
         shipping.OverridesChore(house),
         shipping.ExportAudit(house),
         messaging.MessageSweep(house),
+        TokenEnds(_token_sources(house), house.clock),
     )
     return LeaderChore(house.database, led)
 

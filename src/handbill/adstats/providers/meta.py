@@ -1,6 +1,7 @@
 """Meta's Marketing API: asynchronous insights reports, read in pages, with its limits respected.
 
-The token travels in a header and is never part of an address, an error or a log line. Addresses that Meta sends for the
+The token travels in a header and is never part of an error or a log line; of an address only where Meta is asked about
+the token itself, and takes it in no other place. Addresses that Meta sends for the
 next page are not followed, only their cursor is used: nobody else decides where we connect to.
 """
 
@@ -10,7 +11,7 @@ import asyncio
 import hashlib
 import hmac
 from collections.abc import AsyncIterator, Mapping
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
 from typing import Any
 from urllib.parse import urlencode
@@ -19,11 +20,12 @@ import msgspec
 from yarl import URL
 
 from handbill.adstats.model import LEVELS, Figures, Kind, Level, Listed, RawStatRow
-from handbill.adstats.providers.port import Account, ProviderError, ProviderThrottled, Question
+from handbill.adstats.providers.port import Account, ProviderError, ProviderThrottled, Question, TokenDead
 from handbill.adstats.providers.usage import TooMuch, fault_of, pause_s
 from handbill.infra.safe_http import HttpPolicy, ReplyTooLarge, RequestFailed, Response, SafeHttpClient
 from handbill.kit.clock import Clock
 from handbill.kit.telemetry import metrics
+from handbill.kit.token_ends import end_of
 from handbill.kit.untrusted_json import UNREADABLE
 
 LARGEST = 32 * 1024 * 1024
@@ -155,6 +157,14 @@ class MetaProvider:
                 else:
                     metrics.ADSTATS_UNMATCHED.inc()
         return found
+
+    async def token_end(self, account: Account) -> datetime | None:
+        """The end of the token, or of its access to data. Raises TokenDead for one that is not valid."""
+        data = (await self._call(account, "GET", "debug_token", {"input_token": account.token})).get("data")
+        data = data if isinstance(data, dict) else {}
+        if data.get("is_valid") is False:
+            raise TokenDead("the account must be connected again (the platform says that the token is not valid)")
+        return end_of(data.get("expires_at"), data.get("data_access_expires_at"))
 
     # --- calls
 

@@ -68,6 +68,9 @@ class MockProvider:
     async def list_entities(self, account: Account) -> list[Listed]:
         return []
 
+    async def token_end(self, account: Account) -> datetime | None:
+        return None
+
     async def close(self) -> None:
         return None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import date
+from datetime import date, datetime
 from typing import Protocol
 from uuid import UUID
 
@@ -53,6 +53,10 @@ class StatProvider(Protocol):
     async def fetch_stats(self, question: Question) -> list[RawStatRow]: ...
 
     async def list_entities(self, account: Account) -> list[Listed]: ...
+
+    async def token_end(self, account: Account) -> datetime | None:
+        """When the account's token ends; None if it does not, or the platform does not tell."""
+        ...
 
     async def close(self) -> None: ...
 

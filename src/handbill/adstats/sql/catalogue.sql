@@ -1,8 +1,8 @@
 -- name: create_connection
 insert into adstats.fb_connections (
     tenant_id, connection_id, provider, external_id, name, currency, time_zone, look_back_days, token_state,
-    token_sealed, token_changed_at, created_at, updated_at)
-values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $12)
+    token_sealed, token_changed_at, created_at, updated_at, token_ends_at)
+values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $12, $13)
 returning *
 
 -- name: read_connection
@@ -17,7 +17,7 @@ select * from adstats.fb_connections where tenant_id = $1 and connection_id > $2
 -- name: update_connection
 update adstats.fb_connections set
     name = $3, is_active = $4, look_back_days = $5, token_state = $6, token_sealed = $7, token_note = $8,
-    token_changed_at = $9, updated_at = $10, version = version + 1
+    token_changed_at = $9, updated_at = $10, version = version + 1, token_ends_at = $11, token_checked_at = $12
 where tenant_id = $1 and connection_id = $2
 returning *
 
@@ -27,6 +27,30 @@ update adstats.fb_connections set
     token_state = 'dead', token_note = $4, token_changed_at = $5, updated_at = $5, version = version + 1
 where tenant_id = $1 and connection_id = $2 and token_state <> 'dead' and token_sealed is not distinct from $3
 returning connection_id
+
+-- name: claim_token_check
+-- Whoever gets the row asks the platform; nobody else does before $4 is over.
+update adstats.fb_connections set token_checked_at = $3
+where tenant_id = $1 and connection_id = $2 and (token_checked_at is null or token_checked_at < $4)
+returning connection_id
+
+-- name: note_token_end
+-- Only of the token that was asked about.
+update adstats.fb_connections set token_ends_at = $4
+where tenant_id = $1 and connection_id = $2 and token_sealed is not distinct from $3
+returning connection_id
+
+-- name: summarise_tokens
+-- no-tenant: one figure for the metrics page, of all tenants together
+select extract(epoch from min(token_ends_at) filter (where token_state = 'valid') - $1)::float8 as seconds_left,
+       count(*) filter (where token_state = 'valid' and token_ends_at < $2) as ending,
+       count(*) filter (where token_state = 'dead') as dead
+from adstats.fb_connections where is_active
+
+-- name: first_token_ends
+-- no-tenant: for the log, which names the tenant of each
+select tenant_id, connection_id::text as connection_id, token_ends_at as ends_at from adstats.fb_connections
+where is_active and token_state = 'valid' and token_ends_at < $1 order by token_ends_at limit $2
 
 -- name: usable_connections
 -- What a sync of this seller goes through, with the tree down to the level that is asked for ($2), and whether a

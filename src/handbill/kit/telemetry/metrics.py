@@ -254,8 +254,18 @@ ADSTATS_TOKENS_DEAD = Counter(
 ADSTATS_UNMATCHED = Counter(
     "handbill_adstats_unmatched", "Rows of a platform about entities that nobody has imported, or that it does not name"
 )
+TOKEN_SECONDS_LEFT = Gauge(
+    "handbill_token_seconds_left",
+    "Time left of the token that ends first, by kind (whatsapp, meta_ads); negative after its end",
+    ("kind",),
+)
+TOKENS_ENDING = Gauge("handbill_tokens_ending", "Tokens that end within 7 days, by kind", ("kind",))
+TOKENS_DEAD = Gauge("handbill_tokens_dead", "Tokens that their provider refuses, by kind", ("kind",))
 
 # --- messaging: providers
+MESSAGING_TOKENS_DEAD = Counter(
+    "handbill_messaging_tokens_dead", "Connections whose token the provider refuses, counted when it is found out"
+)
 PROVIDER_SENDS = Counter(
     "handbill_provider_sends",
     "Requests to send one message, by outcome: accepted, refused, unwritten (safe to repeat), lost (unknown)",

@@ -11,6 +11,7 @@ import msgspec
 from handbill.infra.safe_http import FormPart
 from handbill.kit.errors import Busy, Conflict, HandbillError, Invalid
 from handbill.kit.telemetry import metrics
+from handbill.kit.token_ends import end_of
 from handbill.kit.untrusted_json import UNREADABLE
 from handbill.messaging.errors import Action, by_code
 from handbill.messaging.limits import THROUGHPUT, TIERS
@@ -160,11 +161,10 @@ class WhatsApp:
         reply = await self._graph.call("GET", "debug_token", credentials, query={"input_token": credentials.token})
         data = _answer(reply).get("data")
         data = data if isinstance(data, dict) else {}
-        expires = data.get("expires_at")
         return TokenInfo(
             valid=data.get("is_valid") is True,
             scopes=tuple(str(scope) for scope in data.get("scopes") or ()),
-            expires_at=expires if isinstance(expires, int) and expires > 0 else None,
+            ends_at=end_of(data.get("expires_at"), data.get("data_access_expires_at")),
         )
 
     async def close(self) -> None:

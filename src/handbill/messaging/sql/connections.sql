@@ -1,14 +1,17 @@
 -- name: insert_connection
-insert into messaging.connections (tenant_id, connection_id, name, channel, waba_id, portfolio, sealed, created_at, updated_at)
-values ($1, $2, $3, $4, $5, $6, $7, $8, $8);
+insert into messaging.connections (
+    tenant_id, connection_id, name, channel, waba_id, portfolio, sealed, created_at, updated_at, token_ends_at, token_checked_at)
+values ($1, $2, $3, $4, $5, $6, $7, $8, $8, $9, $10);
 
 -- name: change_connection
-update messaging.connections set name = $3, portfolio = $4, sealed = $5, updated_at = $6, version = version + 1
+update messaging.connections set name = $3, portfolio = $4, sealed = $5, updated_at = $6, version = version + 1, token_ends_at = $7,
+    token_state = case when $8 then 'valid' else token_state end, token_note = case when $8 then null else token_note end,
+    token_checked_at = case when $8 then $6 else token_checked_at end
 where tenant_id = $1 and connection_id = $2
 returning version;
 
 -- name: lock_connection
-select connection_id, name, channel, waba_id, portfolio, version, created_at, sealed
+select connection_id, name, channel, waba_id, portfolio, version, created_at, sealed, token_ends_at
 from messaging.connections where tenant_id = $1 and connection_id = $2 for update;
 
 -- name: every_connection
@@ -20,7 +23,8 @@ select tenant_id, connection_id from messaging.connections order by tenant_id, c
 select messaging.find_connection($1);
 
 -- name: read_connections
-select c.connection_id, c.name, c.channel, c.waba_id, c.portfolio, c.version, c.created_at
+select c.connection_id, c.name, c.channel, c.waba_id, c.portfolio, c.version, c.created_at,
+       c.token_state, c.token_note, c.token_ends_at, c.token_checked_at
 from messaging.connections c
 where c.tenant_id = $1 and ($2::uuid is null or c.connection_id > $2) and ($4::uuid is null or c.connection_id = $4)
 order by c.connection_id limit $3;
@@ -28,6 +32,29 @@ order by c.connection_id limit $3;
 -- name: read_numbers
 select number_id, connection_id, display, quality, per_second, tier, paused_until, pause_reason
 from messaging.numbers where tenant_id = $1 and connection_id = any ($2::uuid[]) order by number_id;
+
+-- A token that was changed a moment ago is not judged by an answer to the one before it ($6: changed before then).
+-- name: set_token_state
+update messaging.connections c
+set token_state = $3, token_note = $4, token_ends_at = coalesce($5, c.token_ends_at), token_checked_at = $7
+from (select token_state from messaging.connections where tenant_id = $1 and connection_id = $2 for update) as before
+where c.tenant_id = $1 and c.connection_id = $2 and c.updated_at < $6
+returning before.token_state;
+
+-- name: connection_of_number
+select connection_id from messaging.numbers where tenant_id = $1 and number_id = $2;
+
+-- name: summarise_tokens
+-- no-tenant: one figure for the metrics page, of all tenants together
+select extract(epoch from min(token_ends_at) filter (where token_state = 'valid') - $1)::float8 as seconds_left,
+       count(*) filter (where token_state = 'valid' and token_ends_at < $2) as ending,
+       count(*) filter (where token_state = 'dead') as dead
+from messaging.connections;
+
+-- name: first_token_ends
+-- no-tenant: for the log, which names the tenant of each
+select tenant_id, connection_id::text as connection_id, token_ends_at as ends_at from messaging.connections
+where token_state = 'valid' and token_ends_at < $1 order by token_ends_at limit $2;
 
 -- name: read_sealed
 select sealed from messaging.connections where tenant_id = $1 and connection_id = $2;

@@ -1058,6 +1058,8 @@ create table adstats.fb_connections (
     version           int not null default 1,
     created_at        timestamptz not null,
     updated_at        timestamptz not null,
+    token_ends_at     timestamptz,                       -- null: it does not end, or nobody has told
+    token_checked_at  timestamptz,                       -- when the platform was last asked for the end
     primary key (tenant_id, connection_id),
     constraint uq_fb_connections_account unique (tenant_id, provider, external_id)
 );
@@ -1530,7 +1532,11 @@ create table messaging.connections (
     sealed        bytea not null,                        -- token and app secret
     version       int not null default 1,
     created_at    timestamptz not null,
-    updated_at    timestamptz not null,
+    updated_at    timestamptz not null,                  -- of what a person gave, the token included
+    token_state   text not null default 'valid' check (token_state in ('valid', 'dead')),
+    token_note    text,                                  -- why the provider refuses it, in our words
+    token_ends_at timestamptz,                           -- null: it does not end, or nobody has told
+    token_checked_at timestamptz,
     primary key (tenant_id, connection_id)
 );
 
