@@ -9,6 +9,7 @@ import pytest
 
 from handbill.infra.postgres import Database
 from handbill.infra.redis import Redis
+from handbill.infra.sqlfiles import Sql
 from handbill.kit.errors import Busy, HandbillError, NotFound
 from handbill.kit.retry import Retry
 from handbill.kit.telemetry import metrics
@@ -22,6 +23,7 @@ from tests.kit.graph import NUMBER, graph
 from tests.kit.reach import Book, Room, people, room
 
 BAD = "4917" + "00000007"
+NAMED = Sql("select count(*) from messaging.messages where tenant_id = $1 and wamid is not null", "test_named")
 
 
 @pytest.fixture
@@ -60,6 +62,8 @@ async def test_recorder_isolates_an_outcome_that_cannot_be_stored(
 ) -> None:
     answer(monkeypatch, lambda: outcome)
     states = await send_all(at, tenant)
+    async with at.database.worker() as tx:
+        assert await tx.fetchval(NAMED, tenant) == 19, "its neighbours keep what the provider answered"
     assert states == ({"accepted": 20} if isinstance(outcome, Accepted) else {"accepted": 19, "failed": 1})
 
 
