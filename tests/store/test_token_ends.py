@@ -22,7 +22,7 @@ from handbill.alerts.pages import parse
 from handbill.fake_graph.model import Config
 from handbill.infra.postgres import Database
 from handbill.infra.redis import Redis
-from handbill.kit.errors import Conflict
+from handbill.kit.errors import Conflict, Invalid
 from handbill.kit.telemetry import metrics
 from handbill.kit.token_ends import EndingToken, TokenSummary, end_of
 from handbill.messaging.links import Connection, ConnectionPatch, NewConnection
@@ -89,6 +89,30 @@ async def test_a_connection_shows_the_end_that_the_provider_tells_and_else_the_o
             changed = await at.service.connections.change(tenant, made.connection_id, patch, actor="test")
             ends.append(changed.token_ends_at)
         assert ends == [GIVEN, END, EARLIER, None, GIVEN, None]
+
+
+async def test_an_end_that_cannot_be_kept_is_refused(
+    engines: Engines, database: Database, redis: Redis, tenant: int, clock: FakeClock
+) -> None:
+    last = datetime.max.replace(tzinfo=UTC)
+    async with messaging(database, redis, engines, clock, Config()) as (at, _):
+        with pytest.raises(Invalid):
+            await connect(at, tenant, "good", last)
+        made = await connect(at, tenant, "good")
+        with pytest.raises(Invalid):
+            await at.service.connections.change(
+                tenant, made.connection_id, ConnectionPatch(token_ends_at=last), actor="test"
+            )
+    async with ad_account(database, redis, tenant, clock, Config()) as account:
+        editor = account.adstats.editor
+        with pytest.raises(Invalid):
+            await editor.create_connection(
+                tenant, ads.NewConnection("META", "1001", "Shop", "USD", token_ends_at=last), actor="test"
+            )
+        with pytest.raises(Invalid):
+            await editor.change_connection(
+                tenant, account.connection, ads.ConnectionPatch(token_ends_at=last), version=None, actor="test"
+            )
 
 
 async def test_the_hourly_check_reads_the_end_and_marks_a_token_that_is_refused_until_there_is_a_new_one(

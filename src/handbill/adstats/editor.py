@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from decimal import Decimal
 from typing import Any, TypeVar
 from uuid import UUID
@@ -32,6 +33,7 @@ from handbill.kit import etags, pages
 from handbill.kit.clock import Clock
 from handbill.kit.errors import Conflict, Fault, Invalid, NotFound
 from handbill.kit.ids import Ids
+from handbill.kit.moments import moment_faults
 from handbill.kit.pages import Page
 from handbill.tenants.service import Audit
 
@@ -62,6 +64,7 @@ class Editor:
 
     async def create_connection(self, tenant: int, new: NewConnection, *, actor: str) -> Connection:
         cadence.check_zone(new.time_zone, "time_zone")
+        _check_end(new.token_ends_at)
         now = self._clock.now()
         look_back = new.look_back_days or self._look_backs[new.provider]
         made = Connection(
@@ -99,6 +102,7 @@ class Editor:
         """A new token brings a dead connection back."""
         given = _given(patch)
         token = given.pop("access_token", None)
+        _check_end(given.get("token_ends_at"))
         now = self._clock.now()
         async with self._database.tenant(tenant) as tx:
             before = found(await store.find_connection(tx, tenant, connection, lock=True), "AD_CONNECTION")
@@ -280,6 +284,11 @@ def after(cursor: str | None, default: UUID = store.FIRST) -> UUID:
         return UUID(str(text))
     except ValueError:
         raise Invalid("The cursor is not one of ours; start again without it.", code="BAD_CURSOR") from None
+
+
+def _check_end(moment: datetime | None) -> None:
+    if faults := moment_faults("token_ends_at", moment):
+        raise Invalid("The time is not valid; nothing was kept.", faults=faults)
 
 
 def _given(patch: msgspec.Struct) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from handbill.kit import etags, pages
 from handbill.kit.clock import Clock
 from handbill.kit.errors import Conflict, Fault, Invalid, NotFound
 from handbill.kit.ids import Ids
+from handbill.kit.moments import moment_faults
 from handbill.kit.pages import Page
 from handbill.messaging import checks
 from handbill.messaging.consequences import Consequences
@@ -71,7 +72,8 @@ class Connections:
 
     async def connect(self, tenant_id: int, new: NewConnection, *, actor: str, check: bool = True) -> Connection:
         """Ask the provider about the token and every number, then seal and keep. What it does not know is refused."""
-        checks.refuse(checks.plain("name", new.name), "nothing was connected")
+        faults = checks.plain("name", new.name) + moment_faults("token_ends_at", new.token_ends_at)
+        checks.refuse(faults, "nothing was connected")
         connection_id, now = self._ids.new(), self._clock.now()
         given, numbers = Credentials(new.token, new.app_secret), sorted(set(new.numbers))
         infos, templates = [NumberInfo(number_id, "") for number_id in numbers], list[Template]()
@@ -99,6 +101,7 @@ class Connections:
         old token caused is for a person to lift."""
         if patch.name is not UNSET:
             checks.refuse(checks.plain("name", patch.name), "nothing was changed")
+        checks.refuse(moment_faults("token_ends_at", patch.end_after(None)), "nothing was changed")
         account = Account(tenant_id, "", "", str(connection_id))
         known = await self.read(tenant_id, connection_id)
         given = self._renewed(await self._safe.credentials(account), patch)
