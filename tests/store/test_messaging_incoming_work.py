@@ -14,7 +14,8 @@ import pytest
 from handbill.fake_graph.model import Config
 from handbill.infra.postgres import Database, Tx
 from handbill.infra.redis import Redis
-from handbill.kit.errors import Forbidden, NotFound, TooLarge
+from handbill.kit.batcher import BatchLimits
+from handbill.kit.errors import Busy, Forbidden, NotFound, TooLarge
 from handbill.messaging import incoming
 from handbill.messaging.hearing import Hearing, Kept
 from handbill.messaging.hooks import NewHook
@@ -26,8 +27,9 @@ from tests.kit import desk
 from tests.kit.clocks import FakeClock
 from tests.kit.crashes import Died, enumerate_points
 from tests.kit.engines import Engines
-from tests.kit.graph import graph, many_numbers
+from tests.kit.graph import NUMBER, graph, many_numbers
 from tests.kit.reach import SECRET, Book, room
+from tests.kit.waiting import eventually, soon
 
 NOW_S = 1_772_366_400
 ALL = InboxFilter()
@@ -335,3 +337,33 @@ async def test_an_error_that_cannot_be_stored_keeps_no_neighbour_from_being_work
         assert len((await at.service.incoming.inbox(tenant, None, 10, ALL)).items) == 2
         (parked,) = (await at.service.incoming.parked(tenant, None, 10)).items
         assert "surrogate ?" in (parked.error or "")
+
+
+async def test_webhooks_that_wait_for_a_slow_database_are_limited_for_each_tenant(
+    engines: Engines, database: Database, redis: Redis, make_tenant: MakeTenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, go_on = incoming.Incoming._write, asyncio.Event()
+
+    async def write_slowly(self: Any, tenant_id: int, asked: Any) -> list[bool]:
+        await go_on.wait()
+        return await write(self, tenant_id, asked)
+
+    monkeypatch.setattr(incoming.Incoming, "_write", write_slowly)
+    monkeypatch.setattr(incoming, "WAITING", BatchLimits(waiting_items=3))
+    config = Config(numbers=many_numbers(2))
+    async with graph(config) as fake, room(database, redis, engines.postgres_url, fake.url) as at:
+        await desk.worked_off(at)
+        busy, other = await make_tenant(), await make_tenant()
+        first = await at.connect(busy)
+        second = await at.connect(other, [str(int(NUMBER) + 1)])
+        bodies = [desk.messages(messages=[desk.wrote(f"w{n}", "491701", "Hello", NOW_S)]) for n in range(5)]
+        told = [asyncio.create_task(desk.told(at, first, body)) for body in bodies[:3]]
+        batchers = at.service.incoming._batchers
+        await eventually(lambda: busy in batchers and batchers[busy]._items == 3)
+        with pytest.raises(Busy):
+            await desk.told(at, first, bodies[3])
+        neighbour = asyncio.create_task(desk.told(at, second, bodies[4]))
+        await eventually(lambda: other in batchers and batchers[other]._items == 1)
+        go_on.set()
+        assert await soon(asyncio.gather(*told, neighbour)) == [[True]] * 4
+        assert await desk.told(at, first, bodies[3]) == [True]
