@@ -361,7 +361,7 @@ async def test_webhooks_that_wait_for_a_slow_database_are_limited_for_each_tenan
         batchers = at.service.incoming._batchers
         await eventually(lambda: busy in batchers and batchers[busy]._items == 3)
         with pytest.raises(Busy):
-            await desk.told(at, first, bodies[3])
+            await soon(desk.told(at, first, bodies[3]))
         neighbour = asyncio.create_task(desk.told(at, second, bodies[4]))
         await eventually(lambda: other in batchers and batchers[other]._items == 1)
         go_on.set()

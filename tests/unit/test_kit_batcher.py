@@ -88,7 +88,7 @@ async def test_batcher_answers_busy_at_its_limit_and_takes_more_afterwards(limit
     rest = [asyncio.create_task(batcher.submit(item)) for item in range(1, 4)]
     await asyncio.sleep(0)
     with pytest.raises(Busy):
-        await batcher.submit(4)
+        await soon(batcher.submit(4))
     sink.gate.set()
     assert await soon(asyncio.gather(first, *rest)) == [0, 2, 4, 6]
     assert await soon(batcher.submit(4)) == 8
