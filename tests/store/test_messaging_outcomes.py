@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import AsyncIterator, Callable
 
@@ -21,6 +22,7 @@ from handbill.messaging.store import Settlement
 from tests.kit.engines import Engines
 from tests.kit.graph import NUMBER, graph
 from tests.kit.reach import Book, Room, people, room
+from tests.kit.waiting import soon
 
 BAD = "4917" + "00000007"
 NAMED = Sql("select count(*) from messaging.messages where tenant_id = $1 and wamid is not null", "test_named")
@@ -32,12 +34,16 @@ async def at(database: Database, redis: Redis, engines: Engines) -> AsyncIterato
         yield made
 
 
-def answer(monkeypatch: pytest.MonkeyPatch, bad: Callable[[], Outcome]) -> list[str]:
-    """A provider that accepts all but one recipient, and the recipients it saw."""
+def answer(monkeypatch: pytest.MonkeyPatch, bad: Callable[[], Outcome], together: int = 1) -> list[str]:
+    """A provider that accepts all but one recipient, once it saw so many, and the recipients it saw."""
     seen: list[str] = []
+    enough = asyncio.Event()
 
     async def send(provider: WhatsApp, account: Account, message: Message) -> Outcome:
         seen.append(message.to)
+        if len(seen) >= together:
+            enough.set()
+        await soon(enough.wait())
         return bad() if message.to == BAD else Accepted(f"wamid.{uuid.uuid4().hex}")
 
     monkeypatch.setattr(WhatsApp, "send", send)
@@ -60,7 +66,7 @@ async def send_all(at: Room, tenant: int) -> dict[str, int]:
 async def test_recorder_isolates_an_outcome_that_cannot_be_stored(
     at: Room, tenant: int, monkeypatch: pytest.MonkeyPatch, outcome: Outcome
 ) -> None:
-    answer(monkeypatch, lambda: outcome)
+    answer(monkeypatch, lambda: outcome, together=20)
     states = await send_all(at, tenant)
     async with at.database.worker() as tx:
         assert await tx.fetchval(NAMED, tenant) == 19, "its neighbours keep what the provider answered"
