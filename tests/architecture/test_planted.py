@@ -89,6 +89,12 @@ PLANTS: list[tuple[Rule, str, str, str]] = [
         "-- name: all\n-- of tenant_id\nselect 1\n",
         "-- name: all\nselect 1 where tenant_id = $1\n",
     ),
+    (
+        text_rules.tenantless_sql,
+        "src/handbill/jobs/queries/a.sql",
+        "-- name: all\nselect count() from events\n",
+        "-- name: all\nselect count() from events where tenant_id = {tenant:UInt32}\n",
+    ),
     (text_rules.sql_in_code, "src/handbill/jobs/a.py", 'S = "select id from t"\n', 'S = "choose one of them"\n'),
     (
         document_rules.undocumented_codes,

@@ -22,6 +22,7 @@ from handbill.jobs.worker.calls import Calls
 from handbill.jobs.worker.doorbell import Doorbell
 from handbill.jobs.worker.renewal import Renewal
 from handbill.kit import tasks
+from tests.kit.audit import RecordedAudit
 from tests.kit.waiting import eventually, soon
 from tests.kit.working import reaches, working
 
@@ -74,7 +75,7 @@ async def test_a_job_that_cannot_be_read_fails_alone(queue: Queue, name: str) ->
 
 
 async def test_its_dead_letter_has_its_bytes_a_reason_and_a_way_back(database: Database, queue: Queue) -> None:
-    jobs = JobsService(database, queue.redis)
+    jobs = JobsService(database, queue.redis, audit=RecordedAudit())
     ran: list[Any] = []
 
     async def handler(job: Job, _: JobContext) -> None:

@@ -11,9 +11,9 @@ from handbill.settings.types import SECRET, HttpUrl
 
 
 class Events(msgspec.Struct, frozen=True):
-    lanes: Annotated[int, Meta(ge=1, le=1_000, description="Main lanes of the journal; only ever raise it.")] = 4
+    lanes: Annotated[int, Meta(ge=1, le=100, description="Main lanes of the journal; only ever raise it.")] = 4
     overflow_lanes: Annotated[
-        int, Meta(ge=1, le=1_000, description="Lanes beside them for tenants that send more than their share.")
+        int, Meta(ge=1, le=100, description="Lanes beside them for tenants that send more than their share.")
     ] = 2
     batch_events: Annotated[int, Meta(ge=1, le=100_000, description="The most events in one transaction.")] = 5_000
     batch_wait_ms: Annotated[
