@@ -72,13 +72,21 @@ async def test_a_stop_during_the_start_waits_for_every_child(short_tmp: Path, mo
     async def start_slowly() -> None:
         await Child.start("api", [], {}, short_tmp, teller, grace=60)
 
-    async def start_what_stops_at_once() -> None:
-        await asyncio.Event().wait()
+    other_may_stop = asyncio.Event()
 
-    start = asyncio.create_task(up._all(start_slowly(), start_what_stops_at_once()))
+    async def start_another() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await other_may_stop.wait()
+
+    start = asyncio.create_task(up._all(start_slowly(), start_another()))
     await eventually((short_tmp / "runs").exists, what="the child runs")
     start.cancel()
     await eventually((short_tmp / "asked").exists, what="the child is asked to stop")
+    other_may_stop.set()  # the first that has stopped makes `_all` cancel the others once more
+    for _ in range(50):
+        await asyncio.sleep(0)
     assert not start.done(), "the child has not ended yet"
     (short_tmp / "may-stop").touch()
     with pytest.raises(asyncio.CancelledError):
