@@ -104,6 +104,7 @@ async def test_every_task_raises_hangs_and_recovers(
         assert {name: task.health.name for name, task in by_name.items()} == {name: name for name in by_name}
         assert len({id(task.health) for task in by_name.values()}) == len(by_name), "each has a health of its own"
         healths = {health.name for health in task_health.running()}
+        assert healths >= set(by_name), "the process watches every one, led or not"
         unexpected = healths - set(by_name) - {name for name in healths if name.startswith(WATCHED)}
         assert not unexpected
         assert task_health.unhealthy() == []

@@ -104,7 +104,11 @@ class Banners(msgspec.Struct, frozen=True):
         int, Meta(ge=60, le=2_592_000, description="For how long a decision's token can report a view or a click.")
     ] = 86_400
     decisions_per_minute: Annotated[
-        int, Meta(ge=0, description="Decisions a minute for one user; beyond it the list is empty. 0 means no limit.")
+        int,
+        Meta(
+            ge=0,
+            description="Decisions a minute for one user; more are refused with 429. 0 means no limit.",
+        ),
     ] = 120
     geo_file: Annotated[
         str | None,
