@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 
-from tests.architecture import document_rules, source_rules, text_rules
+from tests.architecture import document_rules, source_rules, task_rules, text_rules
 from tests.architecture.tree import Finding, Rule, Tree
 
 RULES: tuple[Rule, ...] = (
@@ -13,7 +13,7 @@ RULES: tuple[Rule, ...] = (
     source_rules.swallowed_errors,
     source_rules.environment_readers,
     source_rules.unsafe_http,
-    source_rules.unsupervised_tasks,
+    task_rules.unsupervised_tasks,
     source_rules.sleeping_tests,
     source_rules.unexplained_noqa,
     source_rules.unfinished,

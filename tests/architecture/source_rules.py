@@ -22,42 +22,6 @@ HTTP_CLIENTS: dict[str, str] = {
     "src/handbill/fake_graph/courier.py": "the stand-in for Meta's servers, a program of its own",
 }
 
-# A loop is a BackgroundTask of kit/tasks.py. Each other starter of a task or thread has its reason here: it is short,
-# and its end reaches whoever waits for it.
-TASK_STARTERS: dict[str, str] = {
-    "src/handbill/kit/tasks.py": "background tasks themselves",
-    "src/handbill/kit/batcher.py": "one shared batch; its error goes to its callers",
-    "src/handbill/kit/heartbeat.py": "the thread that watches the event loop",
-    "src/handbill/api/server.py": "start and stop of the process wait for them",
-    "src/handbill/banners/decide.py": "compiles one catalogue; callers share its result",
-    "src/handbill/caps/store.py": "one shared read; its error goes to all callers",
-    "src/handbill/client/http.py": "the client library, which customers run",
-    "src/handbill/client/sync.py": "the client library, which customers run",
-    "src/handbill/events/lanes.py": "two waits that the lane's task awaits at once",
-    "src/handbill/fake_graph/courier.py": "the stand-in for Meta's servers, a program of its own",
-    "src/handbill/infra/embedded/face/__main__.py": "closes the engine at the end of its process",
-    "src/handbill/infra/embedded/face/server.py": "kills one query; the server waits for it",
-    "src/handbill/infra/journal/appender.py": "one shared write; its error goes to all callers",
-    "src/handbill/infra/redis/dedicated.py": "ends with the subscription; it gives the reader's signs of life",
-    "src/handbill/insights/leaving.py": "one request, awaited at once",
-    "src/handbill/jobs/lock.py": "ends with the block that holds the lock; marks the lock as lost",
-    "src/handbill/jobs/pressure.py": "one measurement; callers share its result",
-    "src/handbill/jobs/worker/pool.py": "ends the child process with its parent",
-    "src/handbill/jobs/worker/renewal.py": "a thread with a health of its own, which starts its loop again",
-    "src/handbill/jobs/worker/worker.py": "one job in a slot; its end is looked at",
-    "src/handbill/messaging/dispatch.py": "one send; the batch waits for it",
-    "src/handbill/ops/child.py": "reads a child's output until the child ends",
-    "src/handbill/ops/unit.py": "waits for the end of a process; no error of a restart ends it",
-    "src/handbill/ops/up.py": "awaited at once",
-    "src/handbill/infra/postgres/hot.py": "look-ups whose callers wait, and a probe that each look-up starts again",
-    "src/handbill/kit/disk.py": "one measurement in a thread; a background task waits for it",
-    "src/handbill/segments/known.py": "fills one value; failures are counted and logged",
-    "src/handbill/tenants/directory.py": "one lookup; callers share its result",
-    "src/handbill/tenants/jwks.py": "one fetch; callers share its result",
-    "src/handbill/worker/shell.py": "two waits, awaited at once",
-}
-
-_TASK_CALLS = {"asyncio.create_task", "asyncio.ensure_future", "threading.Thread"}
 _HTTP_LIBRARIES = {"aiohttp", "httpx", "requests", "urllib3", "http.client", "urllib.request"}
 _HTTP_SERVER_PARTS = {"aiohttp.web", "aiohttp.BodyPartReader"}
 _NOQA = re.compile(r"#\s*noqa(?P<codes>:\s*[A-Z]+[0-9]+(?:\s*,\s*[A-Z]+[0-9]+)*)?(?P<reason>.*)$")
@@ -112,21 +76,6 @@ def unsafe_http(tree: Tree) -> Iterator[Finding]:
                 library = any(name == one or name.startswith(f"{one}.") for one in _HTTP_LIBRARIES)
                 if library and not any(name == part or name.startswith(f"{part}.") for part in _HTTP_SERVER_PARTS):
                     yield tree.finding(path, node.lineno, f"{name}: outgoing HTTP goes through infra/safe_http.py")
-
-
-def unsupervised_tasks(tree: Tree) -> Iterator[Finding]:
-    """A loop runs as a background task: whatever else is started may end without anybody noticing."""
-    for path in tree.under("src", suffix=".py"):
-        if tree.name(path) in TASK_STARTERS:
-            continue
-        for node in ast.walk(tree.module(path)):
-            started = isinstance(node, ast.Call) and (
-                _dotted(node.func) in _TASK_CALLS or _dotted(node.func).endswith("loop.create_task")
-            )
-            if started or _TASK_CALLS & set(_imported(node)):
-                yield tree.finding(
-                    path, node.lineno, "use BackgroundTask of kit/tasks.py, or list the file with a reason"
-                )
 
 
 def sleeping_tests(tree: Tree) -> Iterator[Finding]:

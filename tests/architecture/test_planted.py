@@ -9,12 +9,36 @@ from pathlib import Path
 
 import pytest
 
-from tests.architecture import document_rules, pages, source_rules, text_rules
+from tests.architecture import document_rules, pages, source_rules, task_rules, text_rules
 from tests.architecture.lints import RULES
 from tests.architecture.tree import ROOT, Rule, Tree
 
 CODES = 'CODES: dict[str, str] = {"KNOWN": "A code with its line."}\n'
 METRICS = "from prometheus_client import Counter\nX = Counter('x', 'Xs that were seen')\n"
+UNSUPERVISED = [
+    ("asyncio.create_task(loop())", "BackgroundTask('a', run)"),
+    ("import asyncio as aio\naio.create_task(loop())", "import asyncio as aio\naio.Event()"),
+    ("from asyncio import create_task as start", "from asyncio import Event"),
+    ("from asyncio.tasks import ensure_future", "from asyncio.tasks import Task\nx: Task"),
+    ("asyncio.get_running_loop().create_task(loop())", "asyncio.get_running_loop().time()"),
+    ("async with asyncio.TaskGroup() as group: ...", "async with asyncio.timeout(1): ..."),
+    ("group.create_task(loop())", "group.add(loop)"),
+    ("start = asyncio.ensure_future", "task: asyncio.Task[None]"),
+    ("import asyncio as aio\naio.Task(loop())", "import asyncio as aio\ntask: aio.Task[None]"),
+    ("from asyncio import Task as T\nT(loop())", "from asyncio import Task as T\nx: T"),
+    ("getattr(asyncio, 'create_task')(loop())", "getattr(asyncio, 'Event')()"),
+    ("asyncio.run_coroutine_threadsafe(loop(), running)", "asyncio.run(main())"),
+    ("from threading import Thread", "from threading import Lock"),
+    ("import threading\nclass A(threading.Thread): ...", "import threading\nthreading.Lock()"),
+    ("threading.Timer(1, again).start()", "threading.Event()"),
+    ("_thread.start_new_thread(loop, ())", "threading.get_ident()"),
+    ("from concurrent.futures import ThreadPoolExecutor", "from concurrent.futures import Future"),
+    ("running.run_in_executor(None, loop)", "await asyncio.to_thread(once)"),
+    ("def again():\n    running.call_later(1, again)", "running.call_soon(once)"),
+    ("running.call_at(1, again)", "running.time()"),
+]
+"""Every way to start something that goes on by itself, and something like it that starts nothing."""
+
 PLANTS: list[tuple[Rule, str, str, str]] = [
     # rule, file, a text that must be caught, a text that must pass
     (source_rules.unreadable_files, "src/handbill/a.py", "def f(:\n", "def f(): ...\n"),
@@ -47,24 +71,14 @@ PLANTS: list[tuple[Rule, str, str, str]] = [
     (source_rules.unsafe_http, "src/handbill/a.py", "from aiohttp import ClientSession\n", "import aiohttp.web\n"),
     (source_rules.unsafe_http, "src/handbill/a.py", "from urllib import request\n", "from urllib import parse\n"),
     (
-        source_rules.unsupervised_tasks,
-        "src/handbill/a.py",
-        "asyncio.create_task(loop())\n",
-        "BackgroundTask('a', run)\n",
-    ),
-    (
-        source_rules.unsupervised_tasks,
-        "src/handbill/a.py",
-        "from threading import Thread\n",
-        "from threading import Lock\n",
-    ),
-    (
         source_rules.sleeping_tests,
         "tests/unit/test_a.py",
         "import time\ntime.sleep(1)\n",
         "time.sleep(1)  # sleeps: the handler must block\n",
     ),
     (source_rules.sleeping_tests, "tests/a.py", "await asyncio.sleep(0.5)\n", "await asyncio.sleep(0)\n"),
+    *((task_rules.unsupervised_tasks, "src/handbill/a.py", f"{bad}\n", f"{good}\n") for bad, good in UNSUPERVISED),
+    (task_rules.unsupervised_tasks, "src/handbill/kit/batcher.py", "x = 1\n", "asyncio.create_task(one())\n"),
     (source_rules.unexplained_noqa, "src/handbill/a.py", "import os  # no" + "qa\n", "x = 1\n"),
     (
         source_rules.unexplained_noqa,
@@ -88,6 +102,12 @@ PLANTS: list[tuple[Rule, str, str, str]] = [
         "src/handbill/jobs/sql/a.sql",
         "-- name: all\n-- of tenant_id\nselect 1\n",
         "-- name: all\nselect 1 where tenant_id = $1\n",
+    ),
+    (
+        text_rules.tenantless_sql,
+        "src/handbill/jobs/queries/a.sql",
+        "-- name: all\nselect count() from events\n",
+        "-- name: all\nselect count() from events where tenant_id = {tenant:UInt32}\n",
     ),
     (text_rules.sql_in_code, "src/handbill/jobs/a.py", 'S = "select id from t"\n', 'S = "choose one of them"\n'),
     (

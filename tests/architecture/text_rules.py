@@ -59,9 +59,12 @@ def dead_links(tree: Tree) -> Iterator[Finding]:
 
 
 def tenantless_sql(tree: Tree) -> Iterator[Finding]:
-    """Every statement names its tenant, or says in a `-- no-tenant:` line why it has none."""
+    """Every statement names its tenant (`tenant_id`), or says in a `-- no-tenant:` line why it has none.
+
+    `sql/` holds statements for PostgreSQL, `queries/` those for ClickHouse.
+    """
     for path in tree.under("src", suffix=".sql"):
-        if path.parent.name != "sql":
+        if path.parent.name not in {"sql", "queries"}:
             continue
         try:
             statements = sqlfiles.parse(tree.text(path), room=path.parent.parent.name, source=tree.name(path))

@@ -83,8 +83,15 @@ async def test_a_tenant_over_http_sees_and_moves_only_its_own(
 
 
 async def test_the_operators_commands(
-    handbill_env: dict[str, str], database: Database, redis: Redis, tenant: int, unique: Callable[[str], str]
+    handbill_env: dict[str, str],
+    database: Database,
+    redis: Redis,
+    make_tenant: Callable[..., Awaitable[int]],
+    unique: Callable[[str], str],
 ) -> None:
+    slug = unique("slug").lower().replace("_", "-")
+    tenant = await make_tenant(slug=slug)
+
     async def run(*args: str) -> Any:
         code, output = await handbill(*args, "--json", env=handbill_env)
         assert code == 0, output
@@ -95,6 +102,13 @@ async def test_the_operators_commands(
         [row] = [one for one in await run("jobs", "ls") if one["queue"] == bench.name]
         assert (row["jobs"]["waiting"], row["dead"]) == (2, 2)
         assert (await run("jobs", "show", bench.name, mine))["tenant_id"] == tenant
+        for name, count in ((slug, 1), (str(tenant), 1), (str(tenant + 1_000_000), 1), (str(tenant + 2_000_000), 0)):
+            listed = await run("jobs", "ls", bench.name, "--state", "waiting", "--tenant", name)
+            assert len(listed) == len(await run("dead", "ls", "--queue", bench.name, "--tenant", name)) == count
+            chosen = ("--queue", bench.name, "--tenant", name, "--dry-run")
+            assert await run("dead", "redrive", *chosen) == {"count": count, "done": False}
+        code, output = await handbill("dead", "ls", "--tenant", "no-such-tenant", env=handbill_env)
+        assert code == 1, output
         assert await run("dead", "redrive", "--queue", bench.name, "--dry-run") == {"count": 2, "done": False}
         assert await run("dead", "redrive", "--queue", bench.name) == {"count": 2, "done": True}
         assert (await run("jobs", "drain", bench.name, "--yes"))["removed"] == 4

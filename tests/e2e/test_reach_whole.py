@@ -15,6 +15,7 @@ import aiohttp
 from handbill.infra.postgres import Database
 from handbill.infra.redis import Redis
 from handbill.jobs.service import JobsService
+from tests.kit.audit import RecordedAudit
 from tests.kit.captured import SEAL, Sender, new_sender
 from tests.kit.engines import Engines
 from tests.kit.graph import NUMBER, WABA, Graph, graph
@@ -151,7 +152,7 @@ async def shop(
         await running.log(event="api-ready")
         await worker.log(event="worker-ready")
         api = Api(running, f"http://127.0.0.1:{env['HANDBILL_API__PORT']}", client)
-        yield Shop(api, sender, fake, JobsService(database, redis), env)
+        yield Shop(api, sender, fake, JobsService(database, redis, audit=RecordedAudit()), env)
 
 
 def is_signed(secret: str, signature: str, body: bytes) -> bool:

@@ -63,10 +63,11 @@ def service(
     seals: Sealer = SEALS,
 ) -> AdstatsService:
     """Queues under a prefix of their own: other tests' workers must not take our jobs."""
-    jobs = JobsService(database, redis, prefix=prefix or f"bull-{uuid.uuid4().hex[:12]}")
+    audit = Audit(clock, Ids(clock))
+    jobs = JobsService(database, redis, audit=audit, prefix=prefix or f"bull-{uuid.uuid4().hex[:12]}")
     mock = MockProvider(clock, manners)
     given: dict[ProviderName, StatProvider] = providers or {"MOCK": mock, "META": mock}
-    return AdstatsService(database, jobs, Audit(clock, Ids(clock)), seals, given, clock, mode=mode)
+    return AdstatsService(database, jobs, audit, seals, given, clock, mode=mode)
 
 
 @dataclass

@@ -108,7 +108,7 @@ class Room:
         self.clock = clock
         ids = Ids(clock)
         self.audit = Audit(clock, ids)
-        self.jobs = JobsService(database, redis, prefix=prefix, clock=clock, slots=lambda queue: 64)
+        self.jobs = JobsService(database, redis, audit=self.audit, prefix=prefix, clock=clock, slots=lambda queue: 64)
         self.prefix = prefix
         sealer = Sealer(b"k" * 32)
         vault = Vault(sealer, load_sealed(database), clock)

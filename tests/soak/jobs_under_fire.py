@@ -17,6 +17,7 @@ from handbill.jobs.queue import Queues
 from handbill.jobs.records import Entry
 from handbill.jobs.service import JobsService
 from handbill.jobs.worker import JobContext, JobWorker
+from tests.kit.audit import RecordedAudit
 from tests.kit.processes import process
 from tests.kit.waiting import eventually
 from tests.soak.context import Context
@@ -90,7 +91,7 @@ async def run(ctx: Context) -> dict[str, Any]:
         try:
             await asyncio.gather(fire.produce(), fire.cut(), fire.relays(built.env()))
             ctx.say(f"{len(fire.recorded)} recorded, {fire.kills} kills, {fire.cuts} connections cut; working off")
-            service = JobsService(database, redis)
+            service = JobsService(database, redis, audit=RecordedAudit())
             async with process("worker", "--only", "relay,cron", env=built.env()):
                 await eventually(lambda: len(fire.effects) == len(fire.recorded), timeout=600, what="every effect")
                 await eventually(lambda: _settled(service), timeout=300, what="every row settled")

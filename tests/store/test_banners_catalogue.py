@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from datetime import UTC, datetime, timedelta
 from uuid import UUID, uuid4
 
@@ -27,7 +28,7 @@ from handbill.infra.postgres import Database
 from handbill.infra.redis import Redis
 from handbill.infra.sqlfiles import Sql
 from handbill.kit.clock import SystemClock
-from handbill.kit.errors import Conflict, Invalid, NotFound, PreconditionFailed
+from handbill.kit.errors import Busy, Conflict, Invalid, NotFound, PreconditionFailed
 from tests.kit.clocks import FakeClock
 from tests.kit.loop import Loop, loop
 from tests.kit.waiting import eventually
@@ -260,3 +261,26 @@ def test_bulk_reads_json_and_csv_and_names_every_bad_row() -> None:
 )
 def test_only_web_addresses_pass(address: str, fine: bool) -> None:
     assert is_web_address(address) is fine
+
+
+async def test_the_age_of_the_catalog_is_the_time_since_it_was_compared_with_postgresql(
+    database: Database, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = FakeClock()
+    catalog = Catalogue(database, redis, clock)
+    assert catalog.age_seconds() == math.inf, "nothing was loaded yet"
+    await catalog.refresh()
+    clock.advance(seconds=12)
+    assert catalog.age_seconds() == 12
+
+    async def away(tx: object, since: object) -> None:
+        raise Busy("PostgreSQL is away")
+
+    with monkeypatch.context() as changed:
+        changed.setattr("handbill.banners.catalogue.store.versions_since", away)
+        with pytest.raises(Busy):
+            await catalog.refresh()
+    clock.advance(seconds=20)
+    assert catalog.age_seconds() == 32, "a look that failed proves nothing"
+    await catalog.refresh()
+    assert catalog.age_seconds() == 0

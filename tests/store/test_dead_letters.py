@@ -12,6 +12,7 @@ from handbill.jobs.dead.service import DeadLetters
 from handbill.jobs.model import JobOptions
 from handbill.jobs.records import Filter
 from handbill.kit.errors import NotFound
+from tests.kit.audit import RecordedAudit
 from tests.store.outbox_bench import Bench, a_bench
 
 
@@ -23,7 +24,7 @@ async def bench(database: Database, redis: Redis, unique: Callable[[str], str]) 
 
 @pytest.fixture
 def dead(bench: Bench) -> DeadLetters:
-    return DeadLetters(bench.database, bench.queues, bench.outbox)
+    return DeadLetters(bench.database, bench.queues, bench.outbox, RecordedAudit())
 
 
 async def fail_all(bench: Bench, reason: str = "it broke") -> None:

@@ -6,8 +6,10 @@ import gzip
 import io
 import os
 import tarfile
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -16,6 +18,7 @@ from handbill.infra.geo import Countries, Unreadable, unpacked
 from handbill.kit.errors import Invalid
 from tests.kit.mmdb import mmdb
 from tests.kit.sockets import listening, redirect
+from tests.kit.waiting import eventually, soon
 
 DUTCH = mmdb({"10.0.0.0/8": "NL", "192.0.2.0/24": "DE"})
 FRENCH = mmdb({"10.0.0.0/8": "FR"})
@@ -128,3 +131,76 @@ def test_archives_are_opened() -> None:
         unpacked(gzip.compress(DUTCH)[:20] + b"\xff" * 20)
     with pytest.raises(Unreadable):
         unpacked(gzip.compress(DUTCH) + gzip.compress(b"") * 100_000)
+
+
+DAMAGED = {
+    "cut": gzip.compress(DUTCH)[:40],
+    "overwritten": gzip.compress(DUTCH)[:20] + b"\xff" * 20,
+    "a wrong checksum": gzip.compress(DUTCH)[:-8] + bytes(8),
+    "no database inside": gzip.compress(b"no database"),
+}
+
+
+@pytest.mark.parametrize("damage", sorted(DAMAGED))
+async def test_a_damaged_file_is_tried_again_and_the_good_one_stands(
+    source: Source, tmp_path: Path, damage: str
+) -> None:
+    path = tmp_path / "country.mmdb"
+    path.write_bytes(DUTCH)
+    old = path.stat().st_mtime - 31 * 86_400
+    os.utime(path, (old, old))
+    countries = Countries(path, url=source.url, insecure=True, wait_s=0)
+    source.answers = [DAMAGED[damage]]
+    await countries.start()
+    task = countries._task
+    assert task is not None
+    await soon(task.ready.wait())
+    assert source.asked == 3
+    assert task.health.errors == 0, "the care for the file goes on"
+    assert countries.of("10.1.2.3") == "nl"
+    assert list(tmp_path.iterdir()) == [path], "no draft is left behind"
+    await countries.stop()
+
+
+async def test_a_file_that_cannot_be_looked_at_does_not_end_the_care_for_it(
+    source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "country.mmdb"
+    countries = Countries(path, url=source.url, insecure=True, wait_s=0)
+    source.answers = [DUTCH]
+    refusals = [PermissionError(13, "Permission denied", str(path))]
+    real = countries._stale
+
+    def stale(wanted: Path) -> bool:
+        if refusals:
+            raise refusals.pop()
+        return real(wanted)
+
+    monkeypatch.setattr(countries, "_stale", stale)
+    await countries.start()
+    await eventually(lambda: countries.of("10.1.2.3") == "nl", what="the file is fetched and read")
+    assert not refusals
+    await countries.stop()
+
+
+async def test_a_look_up_during_an_exchange_remembers_nothing_wrong(tmp_path: Path) -> None:
+    """The new reader takes the old one's place on the event loop, where no look-up is under way."""
+    path = tmp_path / "own.mmdb"
+    path.write_bytes(DUTCH)
+    countries = Countries(path)
+    await countries.start()
+    here, seen = threading.get_ident(), []
+    real = countries._use
+
+    def use(opened: Any) -> bool:
+        seen.append(threading.get_ident())
+        return real(opened)
+
+    countries._use = use  # type: ignore[method-assign]
+    assert countries.of("10.1.2.3") == "nl"
+    path.write_bytes(FRENCH)
+    os.utime(path, (2, 2))
+    await countries._reload()
+    assert seen == [here]
+    assert countries.of("10.1.2.3") == "fr"
+    await countries.stop()

@@ -38,7 +38,7 @@ LED = {
 }  # fmt: skip
 QUEUES = {
     "banners", "stats-sync", "system", "upload_jobs", "upload_chunks", "import_persistence", "message_dispatch",
-    "message_retry", "webhooks",
+    "message_retry", "webhooks", "requests",
 }  # fmt: skip
 QUEUE_TASKS = {f"jobs:{queue}{part}" for queue in QUEUES for part in ("", ":listen", ":sweep")}
 API = {"reply-rate", "readiness", "event-loop", "connection-shares", "geo", "live-tail"}
@@ -127,7 +127,10 @@ async def test_every_task_raises_hangs_and_recovers(
     async with running_worker(handbill_env):
         by_name = {task.name: task for task in tasks.started()}
         assert set(by_name) >= WORKER | LED | QUEUE_TASKS | ENGINES_AND_SERVICES
+        assert {name: task.health.name for name, task in by_name.items()} == {name: name for name in by_name}
+        assert len({id(task.health) for task in by_name.values()}) == len(by_name), "each has a health of its own"
         healths = {health.name for health in task_health.running()}
+        assert healths >= set(by_name), "the process watches every one, led or not"
         unexpected = healths - set(by_name) - {name for name in healths if name.startswith(WATCHED)}
         assert not unexpected
         assert task_health.unhealthy() == []

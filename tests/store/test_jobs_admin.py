@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
 
 import pytest
 
-from handbill.infra.postgres import Database, Tx
+from handbill.infra.postgres import Database
 from handbill.infra.redis import Redis
+from handbill.jobs.dead.service import DeadLetters
 from handbill.jobs.model import JobOptions
 from handbill.jobs.service import JobsService
 from handbill.kit.errors import Conflict, Invalid, NotFound
+from tests.kit.audit import RecordedAudit
 from tests.store.outbox_bench import Bench, a_bench
 
 MakeTenant = Callable[..., Awaitable[int]]
-
-
-class Book:
-    """An audit log that only remembers."""
-
-    def __init__(self) -> None:
-        self.rows: list[tuple[int, str, str]] = []
-
-    async def write(self, tx: Tx, tenant_id: int, *, actor: str, action: str, object: str, **_: Any) -> None:
-        self.rows.append((tenant_id, actor, action))
 
 
 @pytest.fixture
@@ -34,12 +25,12 @@ async def bench(database: Database, redis: Redis, unique: Callable[[str], str]) 
 
 
 @pytest.fixture
-def book() -> Book:
-    return Book()
+def book() -> RecordedAudit:
+    return RecordedAudit()
 
 
 @pytest.fixture
-def service(bench: Bench, book: Book) -> JobsService:
+def service(bench: Bench, book: RecordedAudit) -> JobsService:
     return JobsService(bench.database, bench.redis, audit=book)
 
 
@@ -90,7 +81,7 @@ async def test_pages_walk_through_every_job_once(bench: Bench, service: JobsServ
 
 
 async def test_one_job_is_retried_promoted_removed_and_the_audit_tells(
-    bench: Bench, service: JobsService, book: Book, tenant: int
+    bench: Bench, service: JobsService, book: RecordedAudit, tenant: int
 ) -> None:
     await bench.put(tenant, 1)
     await bench.put(tenant, 1, job_id="x:1")
@@ -129,3 +120,10 @@ async def test_pause_and_overview(bench: Bench, service: JobsService) -> None:
     await service.resume(bench.name)
     [view] = [one for one in await service.overview() if one.queue == bench.name]
     assert (view.jobs.waiting, view.jobs.paused) == (2, False)
+
+
+async def test_changes_without_an_audit_log_are_not_possible(bench: Bench) -> None:
+    with pytest.raises(TypeError, match="audit"):
+        JobsService(bench.database, bench.redis)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="audit"):
+        DeadLetters(bench.database, bench.queues, bench.outbox)  # type: ignore[call-arg]

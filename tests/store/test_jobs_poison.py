@@ -22,6 +22,7 @@ from handbill.jobs.worker.calls import Calls
 from handbill.jobs.worker.doorbell import Doorbell
 from handbill.jobs.worker.renewal import Renewal
 from handbill.kit import tasks
+from tests.kit.audit import RecordedAudit
 from tests.kit.waiting import eventually, soon
 from tests.kit.working import reaches, working
 
@@ -74,7 +75,7 @@ async def test_a_job_that_cannot_be_read_fails_alone(queue: Queue, name: str) ->
 
 
 async def test_its_dead_letter_has_its_bytes_a_reason_and_a_way_back(database: Database, queue: Queue) -> None:
-    jobs = JobsService(database, queue.redis)
+    jobs = JobsService(database, queue.redis, audit=RecordedAudit())
     ran: list[Any] = []
 
     async def handler(job: Job, _: JobContext) -> None:
@@ -211,3 +212,106 @@ async def test_one_queue_whose_keys_are_broken_costs_no_other_its_locks(
             await reaches(sound, added.id, "completed")
         assert first._dispatcher._task is not None
         assert not first._dispatcher._task.done()
+
+
+ODD_IDS = (b"\xff\xfe", b"order-\xc3", b"nul-\x00-inside")
+ODD_PARENTS = {
+    "no JSON": b"{half",
+    "no object": b"7",
+    "no queue": b'{"id":"1"}',
+    "no text": b'{"id":1,"queueKey":{}}',
+    "not UTF-8": b'{"id":"1","queueKey":"\xff"}',
+    "deep": DEEP,
+    "another one": b'{"id":"1","queueKey":"bull:other"}',
+}
+
+
+async def add_with_id(queue: Queue, wire_id: bytes) -> None:
+    """What another program writes that does not mind what an id is."""
+    added = await queue.add("odd", {"fine": True})
+    key, base = queue.keys.job(added.id), queue.keys.base.encode()
+    await queue.redis.call("RENAME", key, base + wire_id)
+    await queue.redis.call("LREM", queue.keys["wait"], 1, added.id)
+    await queue.redis.call("LPUSH", queue.keys["wait"], wire_id)
+
+
+async def test_a_job_whose_id_cannot_be_read_becomes_a_dead_letter(database: Database, queue: Queue) -> None:
+    jobs = JobsService(database, queue.redis, audit=RecordedAudit())
+    ran: list[Any] = []
+
+    async def handler(job: Job, _: JobContext) -> None:
+        ran.append(job.data)
+
+    for wire_id in ODD_IDS:
+        await add_with_id(queue, wire_id)
+    fine = await queue.add("fine", 1)
+    async with working(queue, handler, concurrency=1):
+        await reaches(queue, fine.id, "completed")
+        await eventually_failed(queue, len(ODD_IDS))
+    assert ran == [1]
+    await jobs.ledger.read_all(queue.name)
+    letters = (await jobs.dead.page(Filter(queue=queue.name), None, 50)).items
+    assert len(letters) == len(ODD_IDS)
+    for letter in letters:
+        assert letter.job_id.startswith("unreadable-")
+        assert "id cannot be read" in letter.reason
+        assert letter.data == {"fine": True}
+    assert any("\\xff\\xfe" in letter.reason for letter in letters)
+    assert await queue.redis.call("LLEN", queue.keys["active"]) == 0
+    assert await jobs.dead.redrive(Filter(queue=queue.name, status="dead"), actor="test") == len(ODD_IDS)
+    await jobs.relay.serve(queue.name)
+    async with working(queue, handler):
+        await eventually(lambda: len(ran) == 1 + len(ODD_IDS), what="they run under their new ids")
+
+
+@pytest.mark.parametrize("name", sorted(ODD_PARENTS))
+async def test_a_job_whose_parent_cannot_be_read_becomes_a_dead_letter(
+    database: Database, queue: Queue, name: str
+) -> None:
+    jobs = JobsService(database, queue.redis, audit=RecordedAudit())
+    ran: list[Any] = []
+
+    async def handler(job: Job, _: JobContext) -> None:
+        ran.append(job.data)
+
+    odd = await queue.add("odd", {"fine": True})
+    fields = {b"parent": ODD_PARENTS[name], b"parentKey": b"bull:parents:1"}
+    await queue.redis.call("HSET", queue.keys.job(odd.id), *(part for pair in fields.items() for part in pair))
+    fine = await queue.add("fine", 1)
+    async with working(queue, handler, concurrency=1):
+        failed = await reaches(queue, odd.id, "failed")
+        await reaches(queue, fine.id, "completed")
+    assert ran == [1]
+    assert "parent cannot be read" in (failed.failed_reason or "")
+    await jobs.ledger.read_all(queue.name)
+    [letter] = (await jobs.dead.page(Filter(queue=queue.name), None, 50)).items
+    assert (letter.job_id, letter.data) == (odd.id, {"fine": True})
+
+
+async def test_a_job_with_a_sound_parent_reports_to_it(queue: Queue) -> None:
+    async def handler(job: Job, _: JobContext) -> None: ...
+
+    parent = queue.keys.job("parent")
+    child = await queue.add("child", 1)
+    key = queue.keys.job(child.id)
+    link = msgspec.json.encode({"id": "parent", "queueKey": queue.keys.base.rstrip(":")})
+    await queue.redis.call("HSET", key, "parent", link, "parentKey", parent)
+    await queue.redis.call("SADD", f"{parent}:dependencies", key)
+    async with working(queue, handler):
+        await reaches(queue, child.id, "completed")
+    assert await queue.redis.call("HGET", f"{parent}:processed", key) == b"null"
+
+
+async def test_the_end_of_a_job_with_a_nul_in_its_id_does_not_stop_the_dead_letters_of_its_queue(
+    database: Database, queue: Queue
+) -> None:
+    """As a worker of another program ends it."""
+    jobs = JobsService(database, queue.redis, audit=RecordedAudit())
+    for wire_id in (b"nul-\x00-inside", b"fine"):
+        end = ("event", "failed", "jobId", wire_id, "failedReason", "it broke")
+        await queue.redis.call("XADD", queue.keys["events"], "*", *end)
+        await queue.redis.call("ZADD", queue.keys["failed"], 1_000, wire_id)
+    await jobs.ledger.read_all(queue.name)
+    await jobs.ledger.reconcile(queue.name)
+    letters = (await jobs.dead.page(Filter(queue=queue.name), None, 50)).items
+    assert sorted(letter.job_id for letter in letters) == ["fine", "nul-\ufffd-inside"]

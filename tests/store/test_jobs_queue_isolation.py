@@ -16,6 +16,7 @@ from handbill.jobs.records import Entry, Filter
 from handbill.jobs.service import JobsService
 from handbill.kit.errors import EngineRefused
 from handbill.kit.telemetry import metrics
+from tests.kit.audit import RecordedAudit
 from tests.kit.clocks import FakeClock
 
 Unique = Callable[[str], str]
@@ -27,7 +28,7 @@ class Pair:
     def __init__(self, database: Database, redis: Redis, unique: Unique, clock: FakeClock) -> None:
         self.redis = redis
         self.database = database
-        self.jobs = JobsService(database, redis, clock=clock)
+        self.jobs = JobsService(database, redis, audit=RecordedAudit(), clock=clock)
         self.bad, self.good = self.jobs.queues.queue(unique("a-bad")), self.jobs.queues.queue(unique("b-good"))
 
     async def names(self) -> list[str]:

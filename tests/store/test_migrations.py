@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator
 from importlib import resources
+from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
@@ -167,3 +168,22 @@ async def test_roles_get_their_passwords_and_a_plain_owner_is_enough(own_postgre
     await database.health()
     assert await prepare_all(database) > 50
     await database.stop()
+
+
+async def test_a_role_password_that_cannot_be_set_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Connection:
+        tries = 0
+
+        async def execute(self, statement: str) -> None:
+            self.tries += 1
+            raise asyncpg.InternalServerError("tuple concurrently updated")
+
+    async def refused(url: str) -> bool:
+        return False
+
+    monkeypatch.setattr(migrations, "_can_log_in", refused)
+    monkeypatch.setattr(migrations, "_ROLE_TRIES", 2)
+    connection: Any = Connection()
+    with pytest.raises(PostgresBusy, match="handbill_app"):
+        await migrations._let_roles_in(connection, "postgresql://owner:secret@127.0.0.1:1/house")
+    assert connection.tries == 2

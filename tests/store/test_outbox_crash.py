@@ -18,6 +18,7 @@ from handbill.jobs.model import JobOptions
 from handbill.jobs.outbox.handover import Handover
 from handbill.jobs.queue import Queue
 from handbill.jobs.records import Filter, Taken
+from tests.kit.audit import RecordedAudit
 from tests.kit.crashes import enumerate_points
 from tests.kit.engines import Engines
 from tests.kit.waiting import eventually, soon
@@ -138,7 +139,7 @@ async def test_a_redrive_may_die_at_every_point(bench: Bench, engines: Engines, 
         await bench.ledger.read_all(bench.name)
 
     async def redrive(on: Bench) -> None:
-        service = DeadLetters(on.database, on.queues, on.outbox)
+        service = DeadLetters(on.database, on.queues, on.outbox, RecordedAudit())
         await service.redrive(Filter(queue=bench.name, tenant_id=tenant), actor="test")
 
     async def attempt() -> None:

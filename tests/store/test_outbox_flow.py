@@ -20,6 +20,7 @@ from handbill.jobs.records import Filter
 from handbill.jobs.service import JobsService
 from handbill.jobs.worker import JobContext, JobWorker
 from handbill.kit.telemetry import metrics
+from tests.kit.audit import RecordedAudit
 from tests.kit.waiting import eventually, soon
 from tests.store.outbox_bench import Bench, a_bench
 
@@ -46,7 +47,9 @@ async def running(*chores: Any) -> AsyncIterator[None]:
 
 async def test_recorded_work_is_run_once_and_settled(bench: Bench) -> None:
     """The poll is an hour long: only the wake-up after the commit can start the relay in time."""
-    service = JobsService(bench.database, bench.redis, relay=RelayPolicy(poll_s=3600), slots=lambda _: 10)
+    service = JobsService(
+        bench.database, bench.redis, audit=RecordedAudit(), relay=RelayPolicy(poll_s=3600), slots=lambda _: 10
+    )
     effects: Counter[str] = Counter()
 
     async def handle(job: Job, context: JobContext) -> None:
@@ -72,7 +75,7 @@ async def _empty(bench: Bench) -> bool:
 
 
 async def test_a_job_that_fails_for_good_comes_back_by_redrive(bench: Bench, tenant: int) -> None:
-    service = JobsService(bench.database, bench.redis, slots=lambda _: 10)
+    service = JobsService(bench.database, bench.redis, audit=RecordedAudit(), slots=lambda _: 10)
     broken = True
     effects: Counter[str] = Counter()
 
@@ -104,7 +107,7 @@ async def _dead(bench: Bench, count: int) -> bool:
 
 
 async def test_the_sweep_and_the_gauges_go_round(bench: Bench) -> None:
-    service = JobsService(bench.database, bench.redis, sweep_grace_s=0)
+    service = JobsService(bench.database, bench.redis, audit=RecordedAudit(), sweep_grace_s=0)
 
     async def names() -> list[str]:
         return [bench.name]

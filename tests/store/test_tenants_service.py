@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import jwt as pyjwt
 import pytest
 
+from handbill.events.shipping_rows import retention_class
 from handbill.infra.postgres import Database
 from handbill.infra.redis import Redis
 from handbill.kit.clock import SystemClock
@@ -21,6 +23,7 @@ from handbill.kit.errors import (
     PreconditionFailed,
     Unauthorized,
 )
+from handbill.settings import load
 from handbill.tenants.model import (
     CHANGES,
     JwtRules,
@@ -31,6 +34,7 @@ from handbill.tenants.model import (
     TenantPatch,
 )
 from handbill.tenants.service import TenantService
+from handbill.wiring.shipping import Retentions
 from tests.kit.clocks import FakeClock
 from tests.kit.waiting import eventually
 from tests.store.tenants_room import ACTOR, actions, service
@@ -231,3 +235,12 @@ async def test_many_questions_about_one_key_are_one_question(tenants: TenantServ
     found = await asyncio.gather(*(tenants.directory.write_key(made.key) for _ in range(200)))
     assert {principal.tenant_id for principal in found if principal} == {tenant}
     assert None not in found
+
+
+async def test_events_of_a_tenant_that_is_gone_have_the_installations_retention(
+    tenants: TenantService, tenant: int
+) -> None:
+    house: Any = SimpleNamespace(tenants=tenants, settings=load({"HANDBILL_EVENTS__HISTORY_DAYS": "400"}))
+    nobody = 2_000_000_000
+    classes = await Retentions(house)([tenant, nobody])
+    assert classes == {tenant: retention_class(400), nobody: retention_class(400)}

@@ -127,6 +127,24 @@ async def test_a_hot_route_is_answered_and_the_rest_goes_behind() -> None:
     assert (ping.status, ping.body) == (200, b"")
 
 
+@pytest.mark.parametrize(
+    ("body", "status", "is_error"),
+    [(b"one", 202, False), (b"invalid", 400, False), (b"busy", 503, True), (b"bug", 500, True)],
+)
+async def test_replies_of_hot_routes_count_for_readiness(
+    monkeypatch: pytest.MonkeyPatch, body: bytes, status: int, is_error: bool
+) -> None:
+    replies = ReplyRate(FakeClock())
+    monkeypatch.setattr(LANE, "_replies", replies)
+    for _ in range(50):
+        assert (await ask("POST", "/hot", body)).status == status
+    assert replies.recent() == (50, 50 if is_error else 0)
+    assert replies.has_many_errors() == is_error
+    await ask("GET", "/ping")
+    await ask("GET", "/cold")
+    assert replies.recent()[0] == 50, "neither a ping nor what is answered behind"
+
+
 async def test_a_hot_route_is_timed_also_when_it_fails() -> None:
     labels = {"route": "/hot", "method": "POST"}
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -126,5 +128,46 @@ async def test_a_machine_that_slept_shows_in_wall_time_alone(scene: Scene) -> No
 async def test_a_child_that_hangs_after_the_clock_was_set_back_is_killed(scene: Scene) -> None:
     await scene.check_for(5, touching=True)
     scene.clock.set(scene.clock.now() - timedelta(hours=8))
+    await scene.check_for(LIMIT_S)
+    assert scene.unit.killed == [1]
+
+
+async def test_where_no_file_can_be_touched_nobody_is_killed(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As on a disk that was mounted again as read-only: root could still touch a file without its permissions."""
+    scene.heartbeats.prepare_start("worker")
+    await scene.check_for(5, touching=True)
+    real = os.utime
+
+    def refuse(path: Path, *given: Any) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    monkeypatch.setattr(os, "utime", refuse)
+    await scene.check_for(300)
+    assert scene.unit.killed == []
+    assert "Read-only file system" in capsys.readouterr().err
+    monkeypatch.setattr(os, "utime", real)
+    await scene.check_for(LIMIT_S - 1)
+    assert scene.unit.killed == [], "the child has time to touch its file again"
+    await scene.check_for(200, touching=True)
+    assert scene.unit.killed == []
+    await scene.check_for(LIMIT_S)
+    assert scene.unit.killed == [1], "it hangs, and files can be touched"
+
+
+async def test_a_full_disk_on_which_the_file_can_be_touched_saves_nobody_who_hangs(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene.heartbeats.prepare_start("worker")
+    await scene.check_for(5, touching=True)
+    real = Path.touch
+
+    def touch(path: Path, *given: Any, **named: Any) -> None:
+        if not path.exists():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        real(path, *given, **named)
+
+    monkeypatch.setattr(Path, "touch", touch)
     await scene.check_for(LIMIT_S)
     assert scene.unit.killed == [1]

@@ -111,3 +111,22 @@ async def test_batcher_reports_missing_results_to_every_caller_without_a_second_
     results = await soon(asyncio.gather(batcher.submit(1), batcher.submit(2), return_exceptions=True))
     assert all(isinstance(result, RuntimeError) for result in results)
     assert calls == [2]
+
+
+@pytest.mark.parametrize("moment", ["before it begins", "while it writes"])
+async def test_a_run_that_is_cancelled_leaves_nobody_waiting(moment: str) -> None:
+    sink = Sink()
+    batcher = Batcher(sink.handle, lambda item: 1, BatchLimits(batch_items=2))
+    sink.gate.clear()
+    submitted = [asyncio.create_task(batcher.submit(item)) for item in range(5)]
+    await asyncio.sleep(0)
+    if moment == "while it writes":
+        await soon(sink.entered.wait())
+    run = batcher._task
+    assert run is not None
+    run.cancel()
+    results = await soon(asyncio.gather(*submitted, return_exceptions=True), what="everybody learns it")
+    assert [type(result) for result in results] == [asyncio.CancelledError] * 5
+    sink.gate.set()
+    assert await soon(batcher.submit(21)) == 42, "the next item begins a new run"
+    assert batcher.is_idle

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from handbill.infra.embedded.home import Home
 from handbill.kit.errors import Broken
 from handbill.ops import unit as units
 from handbill.ops.doctor import apart
@@ -192,14 +193,28 @@ def test_addresses_of_a_live_up_are_found_and_a_dead_ones_are_not(tmp_path: Path
     settings = load({"HANDBILL_HOME": str(tmp_path), "HANDBILL_REDIS__URL": "redis://mine"})
     with pytest.raises(Broken, match="HANDBILL_POSTGRES__URL and HANDBILL_CLICKHOUSE__URL"):
         addresses.resolve(settings)
-    addresses.write(settings, Addresses(pid=os.getpid(), postgres="postgresql://a", redis="redis://other"))
-    assert addresses.file_of(settings).stat().st_mode & 0o777 == 0o600
-    known = addresses.resolve(settings, need=("postgres", "redis"))
-    assert (known.postgres.url, known.redis.url) == ("postgresql://a", "redis://mine")
-    addresses.write(settings, Addresses(pid=2**22 - 3, postgres="postgresql://a"))
-    assert addresses.running(settings) is None
-    addresses.file_of(settings).write_text("{half")
-    assert addresses.running(settings) is None
+    written = Addresses(pid=os.getpid(), postgres="postgresql://a", redis="redis://other")
+    with Home.open(tmp_path):
+        addresses.write(settings, written)
+        assert addresses.file_of(settings).stat().st_mode & 0o777 == 0o600
+        known = addresses.resolve(settings, need=("postgres", "redis"))
+        assert (known.postgres.url, known.redis.url) == ("postgresql://a", "redis://mine")
+        addresses.write(settings, Addresses(pid=2**22 - 3, postgres="postgresql://a"))
+        assert addresses.running(settings) is None
+        addresses.file_of(settings).write_text("{half")
+        assert addresses.running(settings) is None
+
+
+def test_addresses_that_a_killed_up_left_are_not_used_when_another_process_has_its_number(tmp_path: Path) -> None:
+    settings = load({"HANDBILL_HOME": str(tmp_path)})
+    parent = os.getppid()  # a live process that does not supervise this home
+    with Home.open(tmp_path):
+        addresses.write(settings, Addresses(pid=os.getpid(), postgres="postgresql://a"))
+        assert addresses.running(settings) is not None
+        addresses.write(settings, Addresses(pid=parent, postgres="postgresql://a"))
+        assert addresses.running(settings) is None, "another process holds the home"
+    addresses.write(settings, Addresses(pid=os.getpid(), postgres="postgresql://a"))
+    assert addresses.running(settings) is None, "nobody holds the home"
 
 
 def test_the_seal_key_is_made_once_and_the_setting_wins(tmp_path: Path) -> None:
@@ -210,6 +225,15 @@ def test_the_seal_key_is_made_once_and_the_setting_wins(tmp_path: Path) -> None:
     assert secrets.seal_key_file(settings).stat().st_mode & 0o777 == 0o600
     assert secrets.seal_key(load({"HANDBILL_TENANTS__SEAL_KEY": "x", "HANDBILL_HOME": str(tmp_path)})) != first
     assert [path.name for path in secrets.seal_key_file(settings).parent.iterdir()] == ["seal.key"]
+
+
+def test_the_seal_key_is_made_although_a_crash_left_a_draft_of_the_same_process_number(tmp_path: Path) -> None:
+    settings = load({"HANDBILL_HOME": str(tmp_path)})
+    path = secrets.seal_key_file(settings)
+    path.parent.mkdir(mode=0o700)
+    path.with_name(f"seal.{os.getpid()}.new").write_text("half")
+    assert len(secrets.seal_key(settings)) == 32
+    assert path.stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize(("skew", "status"), [(0.0, "ok"), (-0.6, "warn"), (7.0, "fail")])

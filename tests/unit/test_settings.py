@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from handbill.infra.journal.lanes import Lanes
 from handbill.kit.errors import Invalid
 from handbill.settings import Settings, load, replace
 from handbill.settings.aliases import ALIASES
@@ -83,6 +84,14 @@ def test_an_address_of_another_kind_is_refused_without_repeating_it() -> None:
     with pytest.raises(Invalid, match="CLICKHOUSE_URL must be an address with a host and"):
         load({"CLICKHOUSE_URL": "http://host:hunter2/"})
     assert load({"DATABASE_URL": "postgresql://u@one:5432,two:5432/d"}).postgres.url
+
+
+@pytest.mark.parametrize("name", ["HANDBILL_EVENTS__LANES", "HANDBILL_EVENTS__OVERFLOW_LANES"])
+def test_every_number_of_lanes_that_the_settings_allow_is_one_that_the_journal_takes(name: str) -> None:
+    events = load({name: "100"}).events
+    assert len(Lanes(events.lanes, events.overflow_lanes).all()) >= 100
+    with pytest.raises(Invalid):
+        load({name: "101"})
 
 
 def test_names_of_the_build_are_not_ours() -> None:

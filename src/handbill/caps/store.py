@@ -110,6 +110,7 @@ class CapsStore:
         self._asked.append((keys, future))
         if self._asking is None:
             self._asking = asyncio.create_task(self._ask(), name="caps-read")
+            self._asking.add_done_callback(self._end_asking)
         whole, values = await future
         if not beside:
             return [_opened(value, whole) for value in values], ()
@@ -117,16 +118,20 @@ class CapsStore:
         return [_opened(value, whole) for value in values[:own]], tuple(values[own:])
 
     async def _ask(self) -> None:
-        try:
-            await asyncio.sleep(0)  # let the requests of this turn of the loop join
-            while self._asked:
-                asked, self._asked = self._asked, []
-                await self._answer(asked)
-        finally:
-            self._asking = None
-            left, self._asked = self._asked, []  # none, unless this task was cancelled: those who wait must learn it
-            for _, future in left:
-                future.cancel()
+        await asyncio.sleep(0)  # let the requests of this turn of the loop join
+        while self._asked:
+            asked, self._asked = self._asked, []
+            await self._answer(asked)
+        self._asking = None
+
+    def _end_asking(self, task: asyncio.Task[None]) -> None:
+        """A read that was cancelled, even before it began, leaves nobody waiting."""
+        if self._asking is not task:
+            return
+        self._asking = None
+        left, self._asked = self._asked, []
+        for _, future in left:
+            future.cancel()
 
     async def _answer(self, asked: list[tuple[list[bytes], asyncio.Future[tuple[bool, list[bytes | None]]]]]) -> None:
         try:

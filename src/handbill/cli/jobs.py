@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from datetime import datetime
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 from uuid import UUID
 
 import typer
+from msgspec.structs import replace
 
 from handbill.cli.frame import JsonFlag, show, table, with_house
 from handbill.jobs.service import Filter
-from handbill.kit.errors import Invalid
+from handbill.kit.errors import Invalid, NotFound
+
+if TYPE_CHECKING:
+    from handbill.wiring.house import House
+
+T = TypeVar("T")
 
 ACTOR = "cli"
 
 QueueArgument = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.")]
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's id.")]
-TenantOption = Annotated[int | None, typer.Option("--tenant", help="Only this tenant (its number).")]
+TenantOption = Annotated[str | None, typer.Option("--tenant", help="Only this tenant: its slug or number.")]
 LimitOption = Annotated[int, typer.Option("--limit", min=1, max=1000, help="Rows at most.")]
 
 jobs = typer.Typer(no_args_is_help=True, help="Look into queues and jobs; retry, pause, drain.")
@@ -26,6 +33,24 @@ dead = typer.Typer(no_args_is_help=True, help="Jobs that failed for good: list, 
 def mount(app: typer.Typer) -> None:
     app.add_typer(jobs, name="jobs")
     app.add_typer(dead, name="dead")
+
+
+def _for_tenant(name: str | None, verb: Callable[[House, int | None], Awaitable[T]]) -> T:
+    """Do something for one tenant, given its slug or number, or without a name for all of them."""
+
+    async def work(house: House) -> T:
+        return await verb(house, None if name is None else await _tenant_id(house, name))
+
+    return with_house(work)
+
+
+async def _tenant_id(house: House, name: str) -> int:
+    try:
+        return (await house.tenants.find_tenant(name)).tenant_id
+    except NotFound:
+        if name.isdigit() and 0 < int(name) < 2**31:
+            return int(name)  # another program may have put a number into its job that is no tenant's
+        raise
 
 
 @jobs.command("ls")
@@ -56,7 +81,7 @@ def jobs_ls(
         ]
         show(found, as_json, lambda: table(columns, rows))
         return
-    page = with_house(lambda house: house.jobs.list_jobs(queue, state, tenant, None, limit))
+    page = _for_tenant(tenant, lambda house, tenant_id: house.jobs.list_jobs(queue, state, tenant_id, None, limit))
     lines = [(one.id, one.name, one.state, one.tenant_id, one.attempts_made, one.created_at) for one in page.items]
     show(page.items, as_json, lambda: table(("id", "name", "state", "tenant", "attempts", "created"), lines))
 
@@ -135,16 +160,17 @@ def _filter(
     name: str | None,
     reason: str | None,
     before: datetime | None,
-    tenant: int | None,
+    tenant: str | None,
     status: str | None,
     everything: bool,
 ) -> Filter:
     from datetime import UTC
 
+    """The conditions without the tenant, whose number is looked up later."""
     if not (everything or ids or queue or name or reason or before or tenant):
         raise Invalid("Name at least one condition, or --all. Nothing was changed.")
     moment = None if before is None else before.replace(tzinfo=before.tzinfo or UTC)
-    return Filter(tenant, queue, name, status, reason, moment, tuple(ids) if ids else None)
+    return Filter(None, queue, name, status, reason, moment, tuple(ids) if ids else None)
 
 
 @dead.command("ls")
@@ -158,8 +184,10 @@ def dead_ls(
     as_json: JsonFlag = False,
 ) -> None:
     """Dead letters, newest first."""
-    wanted = Filter(tenant_id=tenant, queue=queue, name=name, reason=reason, status=status)
-    page = with_house(lambda house: house.jobs.dead.page(wanted, None, limit))
+    wanted = Filter(queue=queue, name=name, reason=reason, status=status)
+    page = _for_tenant(
+        tenant, lambda house, tenant_id: house.jobs.dead.page(replace(wanted, tenant_id=tenant_id), None, limit)
+    )
     rows = [
         (one.id, one.queue, one.name, one.tenant_id, one.attempts, one.status, one.failed_at, one.reason[:80])
         for one in page.items
@@ -182,10 +210,12 @@ def dead_redrive(
 ) -> None:
     """Give dead letters back to their queues. Effects that were done are not done again."""
     wanted = _filter(ids, queue, name, reason, before, tenant, "dead", everything)
-    if dry_run:
-        count = with_house(lambda house: house.jobs.dead.count(wanted))
-    else:
-        count = with_house(lambda house: house.jobs.dead.redrive(wanted, actor=ACTOR))
+
+    def work(house: House, tenant_id: int | None) -> Awaitable[int]:
+        chosen = replace(wanted, tenant_id=tenant_id)
+        return house.jobs.dead.count(chosen) if dry_run else house.jobs.dead.redrive(chosen, actor=ACTOR)
+
+    count = _for_tenant(tenant, work)
     words = "would be redriven" if dry_run else "are redriven"
     show({"count": count, "done": not dry_run}, as_json, lambda: f"{count} dead letters {words}.")
 
@@ -204,9 +234,11 @@ def dead_purge(
 ) -> None:
     """Delete dead letters for good."""
     wanted = _filter(ids, queue, name, reason, before, tenant, None, everything)
-    if dry_run:
-        count = with_house(lambda house: house.jobs.dead.count(wanted))
-    else:
-        count = with_house(lambda house: house.jobs.dead.purge(wanted, actor=ACTOR))
+
+    def work(house: House, tenant_id: int | None) -> Awaitable[int]:
+        chosen = replace(wanted, tenant_id=tenant_id)
+        return house.jobs.dead.count(chosen) if dry_run else house.jobs.dead.purge(chosen, actor=ACTOR)
+
+    count = _for_tenant(tenant, work)
     words = "would be purged" if dry_run else "are purged"
     show({"count": count, "done": not dry_run}, as_json, lambda: f"{count} dead letters {words}.")

@@ -33,6 +33,7 @@ __all__ = [
 _log = logs.get("migrations")
 
 LOCK_KEY = 0x68616E6462696C6C  # "handbill" in ASCII: one runner at a time per database
+_ROLE_TRIES = 5
 _LEDGER = """
 create table if not exists public.handbill_migrations (
     number int primary key, name text not null, checksum text not null, applied_at timestamptz not null default now())
@@ -131,7 +132,7 @@ async def _let_roles_in(connection: asyncpg.Connection, owner_url: str) -> None:
         if password is None or await _can_log_in(as_role(owner_url, role)):
             continue
         statement = f"alter role {role} login password '{password}'"  # a hex digest: nothing in it to quote
-        for attempt in range(5):
+        for attempt in range(_ROLE_TRIES):
             try:
                 await connection.execute(statement)
                 break
@@ -142,6 +143,10 @@ async def _let_roles_in(connection: asyncpg.Connection, owner_url: str) -> None:
                 break
             except asyncpg.InternalServerError:  # roles are the cluster's: another database's runner was faster
                 await asyncio.sleep(0.05 * (attempt + 1))
+        else:
+            raise PostgresBusy(
+                f"The password of the role {role} could not be set; another program changes it. Try again."
+            )
 
 
 async def _can_log_in(url: str) -> bool:

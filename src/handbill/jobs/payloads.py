@@ -32,6 +32,36 @@ def fault_of(raw: bytes | None) -> str | None:
     return f"nested deeper than {JSON_DEPTH} levels" if is_deep(raw) else None
 
 
+def fault_of_id(wire_id: bytes) -> str | None:
+    """Why this id cannot be told to anybody, None if it can: no log, table or JSON takes it."""
+    if b"\x00" in wire_id:
+        return "it has a NUL byte"
+    fault = fault_of(wire_id) if not wire_id.isascii() else None
+    return fault and f"it is {fault}"
+
+
+def fault_of_parent(fields: dict[bytes, bytes]) -> str | None:
+    """Why the job cannot report to its parent, None if it can or has none. BullMQ's scripts stop half way at such a
+    link."""
+    raw, key = fields.get(b"parent"), fields.get(b"parentKey", b"")
+    if raw is None:
+        return None
+    if (fault := fault_of(raw)) is not None:
+        return fault
+    try:
+        parent = msgspec.json.decode(raw, type=_Parent)
+    except UNREADABLE:
+        return "not an object with the strings id and queueKey"
+    if key and key != f"{parent.queue_key}:{parent.id}".encode():
+        return "not the same as parentKey"
+    return None
+
+
+class _Parent(msgspec.Struct, rename={"queue_key": "queueKey"}):
+    id: str
+    queue_key: str
+
+
 def loose_json(raw: bytes | None, default: Any = None) -> Any:
     """JSON if it is JSON that can be read, else the text itself: other programs' values need not be ours."""
     if raw is None:

@@ -59,10 +59,10 @@ class JobsService:
         database: Database,
         redis: Redis,
         *,
+        audit: Audit,
         prefix: str = "bull",
         clock: Clock | None = None,
         ids: Ids | None = None,
-        audit: Audit | None = None,
         relay: RelayPolicy | None = None,
         pressure: PressureLimits | None = None,
         sweep_grace_s: float = 60.0,
@@ -239,7 +239,7 @@ class JobsService:
             await verb
 
     async def _write(self, tx: Tx, tenant_id: int | None, actor: str, action: str, queue: str, job_id: str) -> None:
-        if self._audit is not None and tenant_id is not None:
+        if tenant_id is not None:
             await self._audit.write(tx, tenant_id, actor=actor, action=action, object=f"job {queue}/{job_id}")
 
     def _scope(self, tenant_id: int | None) -> AbstractAsyncContextManager[Tx]:

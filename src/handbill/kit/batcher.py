@@ -74,24 +74,29 @@ class Batcher(Generic[Item, Result]):
         self._bytes += size
         if self._task is None:
             self._task = asyncio.create_task(self._run())
+            self._task.add_done_callback(self._end)
         return await entry.done
 
     async def _run(self) -> None:
-        try:
-            while self._waiting:
-                await asyncio.sleep(0)  # whoever is ready now may still join
-                batch = self._take()
-                try:
-                    await self._process(batch)
-                finally:
-                    self._items -= len(batch)
-                    self._bytes -= sum(entry.size for entry in batch)
-        finally:
-            self._task = None
-            for entry in self._waiting:  # none, unless this task was cancelled: no other would answer them
-                entry.done.cancel()
-            self._waiting.clear()
-            self._items = self._bytes = 0
+        while self._waiting:
+            await asyncio.sleep(0)  # whoever is ready now may still join
+            batch = self._take()
+            try:
+                await self._process(batch)
+            finally:
+                self._items -= len(batch)
+                self._bytes -= sum(entry.size for entry in batch)
+        self._task = None
+
+    def _end(self, task: asyncio.Task[None]) -> None:
+        """A run that was cancelled, even before it began, leaves nobody waiting."""
+        if self._task is not task:
+            return
+        self._task = None
+        for entry in self._waiting:
+            entry.done.cancel()
+        self._waiting.clear()
+        self._items = self._bytes = 0
 
     def _take(self) -> list[_Entry[Item, Result]]:
         """The next batch: at least one item, then as many as fit."""

@@ -15,6 +15,7 @@ from pathlib import Path
 from handbill.infra.embedded import leash
 from handbill.infra.embedded.log_files import LogFile
 from handbill.infra.embedded.process import ended
+from handbill.kit.cancellation import finish
 from handbill.kit.errors import Broken
 from handbill.kit.ready_signal import VARIABLE, ReadyListener
 from handbill.ops.teller import Teller
@@ -46,7 +47,7 @@ class Child:
             try:
                 await child._until_ready(ready.received)
             except BaseException:
-                await asyncio.shield(child.stop())
+                await finish(child.stop())
                 raise
         finally:
             ready.close()

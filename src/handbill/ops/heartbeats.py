@@ -1,7 +1,12 @@
-"""Ends a child that hangs: its heartbeat file grew old, so it is killed and then started again like any that died."""
+"""Ends a child that hangs: its heartbeat file grew old, so it is killed and then started again like any that died.
+
+Where no file can be touched (the disk is read-only, or full and of a kind that needs room for it) an old file tells
+nothing: then nobody is killed.
+"""
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -35,6 +40,13 @@ class _Watched:
     """When this run was first seen ready, or when its file last changed; monotonic."""
     is_trusted: bool = True
     """False while a file of a former run could not be removed."""
+    excused_until: float = 0.0
+    """Nobody could touch the file: the child gets a whole period once somebody can."""
+
+    @property
+    def probe(self) -> Path:
+        """A file beside the child's, to see whether one can be touched there."""
+        return self.file.with_name(f"{self.file.name}.probe")
 
 
 class HeartbeatCheck:
@@ -55,6 +67,7 @@ class HeartbeatCheck:
         """Remove the file of a former run; to be called before each start."""
         watched = self._watched[name]
         watched.pid = None
+        _touch(watched.probe)  # now: on a full disk no new file can be made, but one that is there can be touched
         try:
             watched.file.unlink(missing_ok=True)
             watched.is_trusted = True
@@ -71,11 +84,21 @@ class HeartbeatCheck:
         self._excuse_own_lateness(monotonic, wall)
         for watched in self._watched.values():
             age = self._age(watched, monotonic, wall)
-            if age >= LIMIT_S and monotonic >= self._excused_until:
+            if age < LIMIT_S or monotonic < max(self._excused_until, watched.excused_until):
+                continue
+            if (error := _touch(watched.probe)) is not None:
+                watched.excused_until = monotonic + LIMIT_S
+                self._warn_not_watched(watched, error)
+            else:
                 detail = f"{watched.unit.name} gave no heartbeat for {age:.0f} s; it is killed and started again"
                 self._teller.warn("heartbeat.too_old", detail, name=watched.unit.name, pid=watched.pid)
                 watched.since = monotonic
                 watched.unit.kill()
+
+    def _warn_not_watched(self, watched: _Watched, error: OSError) -> None:
+        name, why = watched.unit.name, error.strerror or error
+        detail = f"{name} is not restarted if it hangs: no file in {watched.file.parent} can be touched ({why})"
+        self._teller.warn("heartbeat.not_writable", detail, name=name)
 
     def _excuse_own_lateness(self, monotonic: float, wall: float) -> None:
         """After we ourselves stood still (stopped, machine asleep, clock changed), children get one more period."""
@@ -100,3 +123,13 @@ class HeartbeatCheck:
         if modified != watched.modified:
             watched.modified, watched.since = modified, monotonic
         return max(wall - modified, monotonic - watched.since)  # the second also after the clock was set back
+
+
+def _touch(path: Path) -> OSError | None:
+    """Touch a file as children touch theirs; the error if that is not possible."""
+    try:
+        path.touch()
+        os.utime(path)
+    except OSError as error:
+        return error
+    return None

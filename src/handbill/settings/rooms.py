@@ -11,9 +11,9 @@ from handbill.settings.types import SECRET, HttpUrl
 
 
 class Events(msgspec.Struct, frozen=True):
-    lanes: Annotated[int, Meta(ge=1, le=1_000, description="Main lanes of the journal; only ever raise it.")] = 4
+    lanes: Annotated[int, Meta(ge=1, le=100, description="Main lanes of the journal; only ever raise it.")] = 4
     overflow_lanes: Annotated[
-        int, Meta(ge=1, le=1_000, description="Lanes beside them for tenants that send more than their share.")
+        int, Meta(ge=1, le=100, description="Lanes beside them for tenants that send more than their share.")
     ] = 2
     batch_events: Annotated[int, Meta(ge=1, le=100_000, description="The most events in one transaction.")] = 5_000
     batch_wait_ms: Annotated[
@@ -104,7 +104,11 @@ class Banners(msgspec.Struct, frozen=True):
         int, Meta(ge=60, le=2_592_000, description="For how long a decision's token can report a view or a click.")
     ] = 86_400
     decisions_per_minute: Annotated[
-        int, Meta(ge=0, description="Decisions a minute for one user; beyond it the list is empty. 0 means no limit.")
+        int,
+        Meta(
+            ge=0,
+            description="Decisions a minute for one user; more are refused with 429. 0 means no limit.",
+        ),
     ] = 120
     geo_file: Annotated[
         str | None,

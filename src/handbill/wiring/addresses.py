@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from handbill.infra.embedded import home
 from handbill.kit.errors import Broken
 from handbill.settings import Settings, replace
 
@@ -55,7 +56,13 @@ def running(settings: Settings) -> Addresses | None:
             "Run as that user, or set HANDBILL_HOME to a directory of your own.",
             code="HOME_NOT_OURS",
         ) from error
-    return found if _alive(found.pid) else None
+    return found if _is_supervised(settings, found.pid) else None
+
+
+def _is_supervised(settings: Settings, pid: int) -> bool:
+    """Whether this process is the supervisor: another one may have its number by now, so the home's lock decides."""
+    lock = Path(settings.home) / "lock"
+    return _alive(pid) and home.holder(lock) == str(pid)
 
 
 def _alive(pid: int) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
+import tempfile
 from pathlib import Path
 
 from handbill.kit.errors import Broken
@@ -42,8 +43,9 @@ def _kept(path: Path) -> str:
 
 def _make(path: Path) -> None:
     """Two processes may come here at once: each writes a draft whole, and the first to link it wins."""
-    draft = path.with_name(f"seal.{os.getpid()}.new")
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+    handle, name = tempfile.mkstemp(prefix="seal.", suffix=".new", dir=path.parent)  # readable by its owner only
+    draft = Path(name)
+    with os.fdopen(handle, "w") as file:
         file.write(secrets.token_hex(32))
         file.flush()
         os.fsync(file.fileno())

@@ -182,16 +182,21 @@ async def vacant(lock: Path, name: str, patience: float = 30.0) -> None:
 
 def is_held(lock: Path) -> bool:
     """Whether a live process holds this lock file."""
+    return holder(lock) is not None
+
+
+def holder(lock: Path) -> str | None:
+    """What the live process that holds this lock file has written into it (its pid, if it is a home's); else None."""
     try:
         handle = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
-        return False
+        return None
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        return True
+        return os.read(handle, 32).decode(errors="replace").strip()
     else:
-        return False
+        return None
     finally:
         os.close(handle)
 

@@ -19,6 +19,7 @@ from typing import Protocol
 import msgspec
 
 from handbill.infra.embedded import leash, log_files
+from handbill.kit.cancellation import finish
 from handbill.kit.errors import Broken, Busy, HandbillError
 
 STOP = int(signal.SIGTERM)
@@ -114,7 +115,7 @@ class EngineProcess:
                     self._give_up(timeout)
                 await asyncio.sleep(_POLL_SECONDS)
         except BaseException:
-            await asyncio.shield(self.stop(grace=5.0))
+            await finish(self.stop(grace=5.0))
             raise
 
     def _check_start(self, explain: Callable[[int, str], HandbillError]) -> None:

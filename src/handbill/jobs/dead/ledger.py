@@ -84,10 +84,7 @@ class Ledger:
             page = await self._redis.call(
                 "ZRANGE", self._keys(queue)["failed"], start, start + PAGE - 1, "REV", "WITHSCORES"
             )
-            failed = {
-                member.decode(errors="replace"): int(float(score))
-                for member, score in zip(page[::2], page[1::2], strict=True)
-            }
+            failed = {_text(member): int(float(score)) for member, score in zip(page[::2], page[1::2], strict=True)}
             if failed:
                 found += await self.bury(queue, failed)
             if len(failed) < PAGE:
@@ -182,4 +179,9 @@ def _ending(entry_id: bytes, flat: Sequence[bytes]) -> Ending | None:
         return None
     at_ms = int(entry_id.partition(b"-")[0])
     reason = fields.get(b"failedReason", b"").decode(errors="replace")
-    return Ending(kind.decode(), wire_id.decode(errors="replace"), at_ms, reason)
+    return Ending(kind.decode(), _text(wire_id), at_ms, reason)
+
+
+def _text(wire_id: bytes) -> str:
+    """An id that another program's worker ended, as PostgreSQL takes it."""
+    return wire_id.decode(errors="replace").replace("\x00", "\ufffd")

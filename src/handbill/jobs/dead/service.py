@@ -40,7 +40,7 @@ class Audit(Protocol):
 
 
 class DeadLetters:
-    def __init__(self, database: Database, queues: Queues, outbox: Outbox, audit: Audit | None = None) -> None:
+    def __init__(self, database: Database, queues: Queues, outbox: Outbox, audit: Audit) -> None:
         self._database = database
         self._queues = queues
         self._outbox = outbox
@@ -120,8 +120,6 @@ class DeadLetters:
 
     async def _write(self, tx: Tx, rows: list[DeadLetter], actor: str, action: str) -> None:
         """One audit row per tenant touched. System letters have no tenant to tell."""
-        if self._audit is None:
-            return
         tenants: dict[int, list[DeadLetter]] = {}
         for row in rows:
             if row.tenant_id is not None:

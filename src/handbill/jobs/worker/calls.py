@@ -17,7 +17,11 @@ from handbill.infra.redis import Script
 from handbill.jobs import options, scripts
 from handbill.jobs.defaults import Limit
 from handbill.jobs.model import Job, read_job
+from handbill.jobs.payloads import fault_of_id, fault_of_parent, show_bytes
 from handbill.jobs.queue import Queue, pairs
+from handbill.kit.telemetry import logs
+
+_log = logs.get("jobs.worker")
 
 LOOK = 256
 """How far the claim looks into the waiting jobs for one that may start."""
@@ -62,6 +66,7 @@ class Calls:
         self._retry = self._redis.script(scripts.settle("retryJob-11"))
         self._back = self._redis.script(scripts.settle("moveJobFromActiveToWait-9"))
         self._sweep = self._redis.script(scripts.sweep())
+        self._detach_script = self._redis.script(scripts.own("detach"))
         finish = ("wait", "active", "prioritized", "events", "stalled", "limiter", "delayed", "paused", "meta", "pc")
         self._finish_keys = queue.keys.some(*finish)
         self._metrics_minutes = 1_440
@@ -74,7 +79,7 @@ class Calls:
 
     async def claim(self, token: str, *, again: bool = False) -> Claimed:
         args: list[Any] = [self._keys.base, self._claim_opts(token), self._how, "1" if again else "0"]
-        return self._read(token, await self._claim(keys=self._claim_keys, args=args))
+        return await self._read(token, await self._claim(keys=self._claim_keys, args=args))
 
     async def finish(
         self, job: Job, token: str, next_token: str | None, *, value: bytes | str, failed: bool,
@@ -182,15 +187,39 @@ class Calls:
             fetch_at,
         ]
         verdict, *rest = await script(keys=(*self._claim_keys, *keys), args=[*head, *args])
-        return Settled(verdict, self._read(next_token, rest))
+        return Settled(verdict, await self._read(next_token, rest))
 
-    def _read(self, token: str, reply: Sequence[Any]) -> Claimed:
+    async def _read(self, token: str, reply: Sequence[Any]) -> Claimed:
         flat, wire_id, wait, due = reply
-        if isinstance(flat, list):
-            job = read_job(self._queue.name, wire_id.decode(), pairs(flat))
-            self.saw_tenant = self.saw_tenant or job.tenant_id is not None
-            return Claimed(token, job)
-        return Claimed(token, None, int(wait), int(due))
+        if not isinstance(flat, list):
+            return Claimed(token, None, int(wait), int(due))
+        fields = pairs(flat)
+        if (reason := _fault_of_links(wire_id, fields)) is not None:
+            wire_id = await self._detach(token, wire_id, reason)
+            if wire_id is None:
+                return Claimed(token, None)
+            fields[b"defa"] = reason.encode()
+        job = read_job(self._queue.name, wire_id.decode(), fields)
+        self.saw_tenant = self.saw_tenant or job.tenant_id is not None
+        return Claimed(token, job)
+
+    async def _detach(self, token: str, wire_id: bytes, reason: str) -> bytes | None:
+        """Give the job an id that can be read, and take away a link that cannot; None: it is another worker's now."""
+        _log.warning("job.unreadable", queue=self._queue.name, reason=reason)
+        replaced = "0" if fault_of_id(wire_id) is None else "1"
+        keys = self._keys.some("active", "stalled")
+        found: bytes | None = await self._detach_script(
+            keys=keys, args=[self._keys.base, wire_id, token, replaced, reason]
+        )
+        return found
+
+
+def _fault_of_links(wire_id: bytes, fields: dict[bytes, bytes]) -> str | None:
+    if (fault := fault_of_id(wire_id)) is not None:
+        return f"The job's id cannot be read ({fault}); it begins with {show_bytes(wire_id)}"
+    if (fault := fault_of_parent(fields)) is not None:
+        return f"The job's parent cannot be read ({fault}); it begins with {show_bytes(fields[b'parent'])}"
+    return None
 
 
 def _fields(reason: str, traces: Sequence[str]) -> bytes:

@@ -121,13 +121,11 @@ async def _write(source: Redis, target: Path) -> int:
 
 
 async def _scan(source: Redis) -> AsyncIterator[list[bytes]]:
+    """All keys, a portion at a time. SCAN may name a key twice: it is then kept twice, and restored twice."""
     cursor: bytes | str = "0"
-    seen: set[bytes] = set()
     while True:
         cursor, keys = await source.call("SCAN", cursor, "COUNT", CHUNK)
-        fresh = [key for key in dict.fromkeys(keys) if key not in seen]
-        seen.update(fresh)
-        yield fresh
+        yield keys
         if cursor == b"0":
             return
 
