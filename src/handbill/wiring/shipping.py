@@ -17,7 +17,7 @@ from handbill.infra.migrations import migrate_clickhouse
 from handbill.jobs.chores import Loop
 from handbill.kit.bounds import PERSON_IDS
 from handbill.kit.caches import GenerationCache
-from handbill.kit.errors import NotFound
+from handbill.kit.errors import Unauthorized
 from handbill.people.model import person_id
 from handbill.people.overrides import Overrides
 from handbill.people.squash import LOCK as SQUASH_LOCK
@@ -90,7 +90,7 @@ class Retentions:
     async def _of(self, tenant: int) -> int:
         try:
             own = (await self._directory.profile(tenant)).settings.privacy.retention_days
-        except NotFound:
+        except Unauthorized:  # the tenant is gone; its events are kept as long as the installation's
             own = None
         return self._days if own is None else own
 
