@@ -68,6 +68,22 @@ def test_no_decision_asks_more_of_patterns_than_was_worked_out(seed: int) -> Non
     assert 0 < most <= total_us(rules)
 
 
+def test_an_address_is_compared_once_with_the_equal_patterns_of_many_banners() -> None:
+    asked: list[str] = []
+
+    def test(value: Any) -> bool:
+        asked.append(value)
+        return True
+
+    leaf = Leaf("url", "url matches everything", test, 10.0)
+    index = Index([clauses_of(leaf)] * (MANY + 50))
+    for address in ("https://a.example/1", "https://a.example/2"):
+        left = index.narrowed((1 << (MANY + 50)) - 1, {"url": address})
+        assert left.bit_count() == MANY + 50
+        assert all(index.allows(bit, {"url": address}) for bit in range(MANY + 50))
+    assert asked == ["https://a.example/1", "https://a.example/2"]
+
+
 def rule(*costs: float, text: str = "") -> Sequence[Clause]:
     leaves = [Leaf("url", f"url matches {text}{place}", bool, cost) for place, cost in enumerate(costs)]
     return [Clause(leaf, leaf.text, leaf.attributes, leaf.cost_us) for leaf in leaves]
