@@ -15,6 +15,7 @@ import pytest
 
 from tests.kit import run
 from tests.kit.engines import Engines
+from tests.kit.layer_times import LayerTimes
 from tests.kit.processes import ALIASED, free_port
 
 if TYPE_CHECKING:
@@ -35,6 +36,18 @@ hypothesis.settings.register_profile("soak", deadline=None, max_examples=2_000, 
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 for name in ALIASED:  # what the machine has set for other programs is no setting of ours here
     os.environ.pop(name, None)
+
+
+LAYERS = LayerTimes()
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    LAYERS.add(report.nodeid, report.duration)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    for line in LAYERS.lines(config.getoption("numprocesses", None) or 1):
+        terminalreporter.write_line(line)
 
 
 def pytest_configure() -> None:

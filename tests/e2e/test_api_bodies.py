@@ -40,6 +40,10 @@ VALUES: dict[str, bytes] = {
     "a text": b'"a"',
     "1e400": b"1e400",
     "a huge number": b"9" * 5_000,
+    "a time beyond the last one": b'"9999-12-31T23:59:59-05:00"',
+    "the last time": b'"9999-12-31T23:59:59.999999Z"',
+    "the first time": b'"0001-01-01T00:00:00Z"',
+    "a time before the first one": b'"0001-01-01T00:00:00+05:00"',
 }
 WHOLE: dict[str, bytes] = {
     "100,000 open lists": b"[" * 100_000,
@@ -51,20 +55,30 @@ WHOLE: dict[str, bytes] = {
 }
 
 
-def operations(document: dict[str, Any]) -> Iterator[tuple[str, str, Any]]:
-    """(method, path, example body) of everything that takes JSON."""
+def operations(document: dict[str, Any]) -> Iterator[tuple[str, str, Any, list[str]]]:
+    """(method, path, example body, names of members it may have) of everything that takes JSON."""
     for path, item in document["paths"].items():
         for method, operation in item.items():
             content = operation.get("requestBody", {}).get("content", {}).get("application/json")
             if content is not None:
-                yield method.upper(), re.sub(r"\{[^}]*\}", lambda _: str(uuid.uuid4()), path), content.get("example")
+                url = re.sub(r"\{[^}]*\}", lambda _: str(uuid.uuid4()), path)
+                yield method.upper(), url, content.get("example"), list(properties(document, content["schema"]))
 
 
-def bodies(example: Any) -> Iterator[tuple[str, bytes]]:
+def properties(document: dict[str, Any], schema: dict[str, Any]) -> Iterator[str]:
+    """The names of all members that the schema of a body knows."""
+    if "$ref" in schema:
+        schema = document["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
+    yield from schema.get("properties", {})
+    for part in (*schema.get("oneOf", ()), *schema.get("anyOf", ()), *schema.get("allOf", ())):
+        yield from properties(document, part)
+
+
+def bodies(example: Any, names: list[str]) -> Iterator[tuple[str, bytes]]:
     yield from WHOLE.items()
     if not isinstance(example, dict):
         return
-    for name in example:
+    for name in {**dict.fromkeys(names), **example}:
         mark = uuid.uuid4().hex
         whole = json.dumps({**example, name: mark}).encode()
         for what, value in VALUES.items():
@@ -96,8 +110,8 @@ async def test_no_body_breaks_an_operation(
             document = await reply.json()
         todo = [
             (method, path, what, body)
-            for method, path, example in operations(document)
-            for what, body in bodies(example)
+            for method, path, example, names in operations(document)
+            for what, body in bodies(example, names)
         ]
 
         async def work() -> None:
@@ -116,7 +130,17 @@ async def test_no_body_breaks_an_operation(
         assert sent > 1_000
         assert statuses[400] > sent / 2
         await check_code(client)
+        await check_decisions(base, sender.write_key)
         assert not running.seen(event="request-failed"), running.tail()
+
+
+async def check_decisions(base: str, write_key: str) -> None:
+    """Nothing that was accepted stops the tenant's own decisions."""
+    async with (
+        aiohttp.ClientSession(base, headers={"X-Write-Key": write_key}) as client,
+        client.get("/banners?user_id=ada") as reply,
+    ):
+        assert reply.status == 200, await reply.text()
 
 
 async def check_code(client: aiohttp.ClientSession) -> None:
@@ -129,6 +153,6 @@ async def check_code(client: aiohttp.ClientSession) -> None:
 
 @pytest.mark.parametrize("example", [{"a": 1, "b": {}}])
 def test_each_property_takes_each_value_once(example: dict[str, Any]) -> None:
-    made = list(bodies(example))
-    assert len(made) == len(WHOLE) + 2 * len(VALUES)
+    made = list(bodies(example, ["b", "c"]))
+    assert len(made) == len(WHOLE) + 3 * len(VALUES)
     assert (b'{"a": ' + nested(3_000) + b', "b": {}}') in [body for _, body in made]

@@ -33,6 +33,7 @@ from handbill.infra.journal.streams import StreamsJournal
 from handbill.infra.postgres import Database
 from handbill.infra.redis import Keys, Redis
 from handbill.infra.sqlfiles import Sql
+from handbill.jobs.service import Outbox
 from handbill.kit.clock import Clock, SystemClock
 from handbill.people.keeper import Keeper
 from handbill.people.service import PeopleService
@@ -192,7 +193,7 @@ async def loop(
     caps = CapsService(redis, database, CatalogueBook(catalogue), clock, keys=keys)
     tenants = TenantService(database, redis, seal_key=b"0" * 32, clock=clock)
     front = Edge(journal, lanes, database, clock, edge)
-    events = EventsService(database, front)
+    events = EventsService(database, front, audit=tenants.audit, outbox=Outbox(redis))
     segments = SegmentsService(database, redis, tenants, clock, keys=keys)
     banners = BannersService(database, redis, tenants, catalogue, events, caps, clock, keys=keys, segments=segments)
     people = PeopleService(database, redis, tenants.audit, clock, followers=[caps.regrouped], keys=keys)

@@ -70,6 +70,10 @@ _TABLES: dict[str, dict[str, str]] = {
         "reason": "case when n % 500 = 0 then 'REJECTED' else 'TOO_OLD' end",
         "replayed_at": "case n % 3 when 0 then now() - interval '200 days' end",
     },
+    "events.parked_requests": {
+        "parked_request_id": _ID, "action": "'drop'", "status": "'done'", "report": "'{}'", "requested_by": "'x'",
+        "created_at": _OLD, "progressed_at": _OLD, "finished_at": "case when n % 10 > 0 then now() end",
+    },
     "jobs.dead_letters": {
         "id": _ID, "queue": "'q'", "job_id": "n::text", "name": "'x'", "effect_id": _ID, "data": "'{}'",
         "reason": "'x'", "failed_at": _OLD,

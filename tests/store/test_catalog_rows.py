@@ -8,18 +8,24 @@ from typing import Any, cast
 import pytest
 
 from handbill.banners import decide, store
-from handbill.banners.catalogue import Catalogue
+from handbill.banners.catalogue import Catalogue, Snapshot
 from handbill.banners.decide import Decider
 from handbill.banners.model import BannerPatch, NewBanner
+from handbill.banners.plan import Plan
 from handbill.caps.service import CapsService
 from handbill.infra.postgres import Database
 from handbill.infra.redis import Redis
+from handbill.infra.sqlfiles import Sql
 from handbill.kit.clock import SystemClock
-from handbill.kit.errors import Broken
 from handbill.kit.telemetry.metrics import REGISTRY
 from tests.conftest import MakeTenant
 from tests.kit.loop import loop
 from tests.kit.waiting import eventually
+
+MAKE_ENDLESS = Sql(
+    "update banners.banners set expires_at = 'infinity' where tenant_id = $1 and public_id = $2", "make_endless"
+)
+"""The driver reads an infinite time as one without a zone."""
 
 
 def sample(name: str, **labels: str) -> float:
@@ -105,8 +111,10 @@ async def test_a_plan_that_cannot_be_compiled_is_counted_and_the_one_before_it_s
 
         tries = 0
 
-        def fail(*_: object) -> None:
+        def fail(snapshot: Snapshot, *pieces: Any) -> Plan:
             nonlocal tries
+            if not snapshot.banners:
+                return Plan(snapshot, *pieces)
             tries += 1
             raise RecursionError("too deep")
 
@@ -119,8 +127,7 @@ async def test_a_plan_that_cannot_be_compiled_is_counted_and_the_one_before_it_s
         assert tries == 1  # it would fail the same way for every decision until the catalog changes
         unseen = Decider(house.catalogue, cast(CapsService, house.caps), None)
         for _ in range(3):
-            with pytest.raises((Broken, RecursionError)):
-                await unseen.plan(tenant)
+            assert (await unseen.plan(tenant)).entries == []
         assert tries == 2
         monkeypatch.undo()
         await house.banners.editor.change_banner(
@@ -130,3 +137,19 @@ async def test_a_plan_that_cannot_be_compiled_is_counted_and_the_one_before_it_s
         assert (await decider.plan(tenant)).snapshot is house.catalogue.tenant(tenant)
         await unseen.stop()
         await decider.stop()
+
+
+async def test_a_banner_that_cannot_be_compiled_is_left_out_and_its_neighbours_are_shown(
+    database: Database, redis: Redis, tenant: int
+) -> None:
+    async with loop(database, redis) as house:
+        new = NewBanner(x_times=2, y_hours=24, z_duration_sec=3)
+        odd, good = [await house.banners.editor.create_banner(tenant, new, actor="t") for _ in range(2)]
+        async with database.tenant(tenant) as tx:
+            await tx.execute(MAKE_ENDLESS, tenant, odd.banner_id)
+        await house.catalogue.refresh()
+        before = sample("handbill_banners_left_out_total")
+        plan = await Decider(house.catalogue, cast(CapsService, house.caps), None).plan(tenant)
+        assert [entry.banner.public_id for entry in plan.entries] == [good.banner_id]
+        assert plan.open(SystemClock().now_ms()) == 1
+        assert sample("handbill_banners_left_out_total") == before + 1

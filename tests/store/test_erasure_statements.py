@@ -28,7 +28,8 @@ _ALSO = {
     "banners": ("places_of_impressions", "places_of_clicks", "export_impressions_at", "export_clicks_at",
                 "export_impressions", "export_clicks"),
     "contacts": ("old_reports", "import_ids", "drop_staged"),
-    "events": ("drop_parked", "healable", "healable_tenants", "list_parked", "all_bodies"),
+    "events": ("drop_parked", "waiting_ids", "count_parked", "healable", "healable_tenants", "list_parked",
+               "all_bodies"),
     "messaging": ("campaign_ids",),
 }  # fmt: skip
 EXEMPT = {
@@ -81,7 +82,10 @@ def cases(tenant: int, now: datetime) -> dict[str, tuple[Any, ...]]:
         "contacts.sweep_findings": (tenant, md5_id(3), LIMIT),
         "events.forget_batches": ("v0", "10-0", timedelta(days=1), LIMIT),
         "events.forget_keys": ((0, 0), (1, 0), old),
-        "events.drop_parked": (tenant, "REJECTED", None, LIMIT),
+        "events.drop_parked": (tenant, "REJECTED", None, LIMIT, md5_id(0)),
+        "events.waiting_ids": (tenant, None, NIL, md5_id(0), LIMIT, None, 1 << 20),
+        "events.count_parked": (tenant, None, None, md5_id(0), LIMIT),
+        "events.prune_parked_requests": (old, LIMIT),
         "events.erase_parked": (tenant, ids),
         "events.healable": (tenant, timedelta(minutes=5), 3, NIL, LIMIT),
         "events.healable_tenants": (timedelta(minutes=5),),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from datetime import timedelta
 
 import msgspec
@@ -11,11 +9,11 @@ import pytest
 
 from handbill.events.batch import Parked
 from handbill.events.dead import CAREFUL, HEALED_TRIES, circuit_of
-from handbill.events.model import CapturedEvent, Edge, EdgeKind, Impression, Row, encode
+from handbill.events.model import CapturedEvent, Edge, EdgeKind, Impression, encode
 from handbill.events.reasons import Reason
 from handbill.events.service import REPLAYED_DAYS, Chosen, OnFailure
 from handbill.events.store import EventStore
-from handbill.infra.postgres import Database, PostgresError, Tx
+from handbill.infra.postgres import Database
 from handbill.infra.redis import Redis
 from handbill.infra.sqlfiles import Sql
 from handbill.jobs.breaker import Breaker, BreakerPolicy, CircuitOpen
@@ -24,59 +22,11 @@ from handbill.kit.errors import Invalid
 from handbill.kit.ids import Ids
 from tests.conftest import MakeTenant
 from tests.kit.loop import Loop, loop
+from tests.kit.parked_events import ROWS, WAITING, count, parked
 
-WAITING = Sql("select count(*) from events.parked where tenant_id = $1 and replayed_at is null", "waiting")
-ROWS = Sql("select count(*) from banners.banner_impressions where tenant_id = $1", "rows")
 AGE = Sql("update events.parked set parked_at = parked_at - $2::interval where tenant_id = $1", "age")
 SENT = Sql("update events.parked set replayed_at = now() - $3::interval where tenant_id = $1 and event_id = $2", "sent")
 AUDITED = Sql("select action, actor, after from tenants.audit_log where tenant_id = $1 order by audit_id", "audited")
-
-
-class Gate:
-    """A sink with a fault that can be mended: while it stands, rows of its page are refused by the database."""
-
-    def __init__(self) -> None:
-        self.shut = True
-        self.bad_tenant: int | None = None
-
-    async def prepare(self, rows: list[Row]) -> None:
-        """Nothing must be there."""
-
-    async def write(self, tx: Tx, rows: list[Row], lane: int) -> None:
-        if self.shut and any(self._refuses(row) for row in rows):
-            raise PostgresError("a check that is wrong", sqlstate="23514", constraint="ck", statement="gate")
-
-    def _refuses(self, row: Row) -> bool:
-        whose = self.bad_tenant is None or row.event.tenant == self.bad_tenant
-        return whose and getattr(row.event, "page", None) == "bad"
-
-    async def project(self, survivors: list[Row], refused: list[Row]) -> None:
-        """Nothing in Redis."""
-
-
-@asynccontextmanager
-async def parked(database: Database, redis: Redis, tenant: int, bad: int) -> AsyncIterator[tuple[Loop, Gate]]:
-    """A loop in which so many events were parked beside good ones."""
-    async with loop(database, redis, main=1) as house:
-        shop = await house.shop(tenant)
-        now = house.clock.now_ms()
-        gate = Gate()
-        consumer = await house.consumer(start=False)
-        consumer._commit._sinks = (*consumer._commit._sinks, gate)
-        await consumer.start()
-        mixed = [
-            Impression(tenant, f"e{n}", now, now, shop.banners[0], page="bad" if n < bad else "good")
-            for n in range(bad * 3)
-        ]
-        await house.events.accept(mixed)
-        await house.drained()
-        assert await count(database, WAITING, tenant) == bad
-        yield house, gate
-
-
-async def count(database: Database, statement: Sql, tenant: int) -> int:
-    async with database.worker() as tx:
-        return int(await tx.fetchval(statement, tenant))
 
 
 async def test_mended_and_replayed_they_are_counted_once(database: Database, redis: Redis, tenant: int) -> None:
@@ -176,37 +126,11 @@ async def test_parked_events_are_dropped_in_portions(
         dead = house.events.dead
         dead._audit = house.tenants.audit
         mine = Chosen(tenant, "REJECTED")
-        first = await dead.drop(mine, actor="ada", max_seconds=0)
-        assert (first.dropped, first.more) == (2, True), "the time is over after one portion, which is committed"
-        assert await count(database, WAITING, tenant) == 3
-        rest = await dead.drop(mine, actor="ada")
-        assert (rest.dropped, rest.more) == (3, False)
+        assert (await dead.drop(mine, actor="ada")).dropped == 5
+        assert await count(database, WAITING, tenant) == 0
         async with database.worker() as tx:
             audited = [row["action"] for row in await tx.fetch(AUDITED, tenant) if row["actor"] == "ada"]
         assert audited == ["parked.drop"] * 3, "a line for each portion"
-
-
-async def test_a_replay_ends_in_time_and_goes_on_where_it_ended(
-    database: Database, redis: Redis, tenant: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("handbill.events.dead.FULL_SPEED", 2)
-    async with parked(database, redis, tenant, 5) as (house, gate):
-        gate.shut = False
-        dead, mine = house.events.dead, Chosen(tenant)
-        matched, after = [], None
-        while True:
-            done = await dead.replay(mine, dry_run=True, after=after, max_seconds=0)
-            matched.append(done.matched)
-            after = done.next
-            if after is None:
-                break
-        assert matched == [2, 2, 1], "a dry run changes nothing, and still comes to the end"
-        first = await dead.replay(mine, max_seconds=0)
-        assert (first.sent, first.next is not None) == (2, True)
-        rest = await dead.replay(mine, after=first.next)
-        assert (rest.sent, rest.next) == (3, None)
-        await house.drained()
-        assert await count(database, ROWS, tenant) == 15
 
 
 async def test_too_old_needs_force_and_dropping_needs_a_choice(database: Database, redis: Redis, tenant: int) -> None:

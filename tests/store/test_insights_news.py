@@ -19,9 +19,9 @@ from tests.kit.clocks import FakeClock
 async def test_news_are_what_came_since_the_last_look(
     database: Database, tenant: int, make_tenant: Callable[..., Awaitable[int]]
 ) -> None:
-    nobody: Any = None  # reading needs no edge
+    nobody: Any = None  # reading needs no edge, and nothing to write with
     clock, other = FakeClock(), await make_tenant()
-    events, store = EventsService(database, nobody), EventStore()
+    events, store = EventsService(database, nobody, audit=nobody, outbox=nobody), EventStore()
     today = clock.now().date()
 
     async def dropped(whose: int, count: int) -> None:

@@ -14,6 +14,7 @@ import pytest
 from handbill.banners.erasure import Erasure
 from handbill.contacts.store import S as CONTACTS
 from handbill.events.reader import EventReader
+from handbill.events.service import Chosen
 from handbill.infra.postgres import Database, PostgresStopped, derive, walk, work
 from handbill.infra.redis import Redis
 from handbill.infra.sqlfiles import Sql
@@ -23,6 +24,7 @@ from tests.kit.engines import Engines
 from tests.kit.hot import UNHURRIED
 from tests.kit.loop import loop
 from tests.kit.many_rows import PERSON, PHONE, fill_table
+from tests.kit.parked_requests import ended
 
 ROWS = 200
 SLOW_MS = 5
@@ -106,6 +108,23 @@ async def test_pruning_ends_under_a_time_limit_that_cuts_the_whole_table(
             await tx.execute(whole, tenant)
     reader, before = EventReader(), datetime.now(UTC) - timedelta(days=90)
     assert await reader.forget_replayed(hurried, before, ROWS * 2) >= ROWS
+    assert await owner.fetchval("select count(*) from events.parked where tenant_id = $1", tenant) == 0
+
+
+async def test_a_drop_of_parked_events_ends_under_a_time_limit_that_cuts_a_portion(
+    owner: asyncpg.Connection, hurried: Database, redis: Redis, tenant: int
+) -> None:
+    await owner.execute(
+        "insert into events.parked (id, tenant_id, kind, lane, reason, body)"
+        " select gen_random_uuid(), $1, 'view', 'v1', 'X', '' from generate_series(1, $2::int)",
+        tenant, ROWS,
+    )  # fmt: skip
+    await make_slow(owner, "events.parked", "delete", f"old.tenant_id = {tenant}")
+    async with loop(hurried, redis) as house:
+        requests, chosen = house.events.parked_requests, Chosen(tenant, "X")
+        made = await requests.drop(tenant, chosen, actor="ada")
+        done = await ended(requests, tenant, made.parked_request_id)
+    assert (done.status, done.report) == ("done", {"dropped": ROWS})
     assert await owner.fetchval("select count(*) from events.parked where tenant_id = $1", tenant) == 0
 
 

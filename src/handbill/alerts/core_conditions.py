@@ -184,6 +184,22 @@ SERVING = (
         unit="seconds",
     ),
     Condition(
+        name="HandbillBannersLeftOut",
+        area="serving",
+        severity="warning",
+        summary="{value} banners could not be compiled and are shown to nobody",
+        description="The API's log names them (banners.banner_left_out). Saving such a banner again repairs it.",
+        test=Compare(Increase("handbill_banners_left_out_total", 600), ">", 0),
+    ),
+    Condition(
+        name="HandbillCatalogUnreadable",
+        area="serving",
+        severity="warning",
+        summary="Stored {kind} rows could not be read {value} times",
+        description="The API's log names them (catalog.row_unreadable). They are served as they were, or not at all.",
+        test=Compare(Increase("handbill_catalog_unreadable_rows_total", 600, ("kind",)), ">", 0),
+    ),
+    Condition(
         name="HandbillGeoStale",
         area="serving",
         severity="warning",

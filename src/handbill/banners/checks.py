@@ -11,6 +11,7 @@ from msgspec import UNSET, UnsetType
 from handbill.banners.model import Banner, BannerPatch, CapRule, NewBanner
 from handbill.banners.targeting.reader import faults_of
 from handbill.kit.errors import Fault, Invalid
+from handbill.kit.moments import moment_faults
 
 _URLS = ("image_url", "cta_link", "asset_url")
 _NO_ADDRESS = "must be an http or https address, or a path that begins with /"
@@ -22,9 +23,10 @@ def refuse(faults: list[Fault]) -> None:
 
 
 def window_faults(start: datetime | None, end: datetime | None, names: tuple[str, str]) -> list[Fault]:
-    if start is not None and end is not None and start >= end:
+    faults = moment_faults(names[0], start) + moment_faults(names[1], end)
+    if not faults and start is not None and end is not None and start >= end:
         return [Fault(names[1], f"must be later than {names[0]}")]
-    return []
+    return faults
 
 
 def banner_faults(banner: Banner) -> list[Fault]:

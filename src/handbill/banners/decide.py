@@ -24,7 +24,7 @@ from handbill.caps.service import Caps, CapsService
 from handbill.infra.redis import RedisError
 from handbill.kit.bounds import VIEWER_CAPS
 from handbill.kit.caches import GenerationCache
-from handbill.kit.errors import Broken, Busy
+from handbill.kit.errors import Busy
 from handbill.kit.telemetry import logs, metrics
 from handbill.segments.service import Known
 
@@ -95,18 +95,21 @@ class Decider:
         if not snapshot.version:
             return Plan(snapshot)  # a tenant without a catalogue is not worth remembering
         if self._failed.get(tenant_id) is snapshot:
-            return _plan_before(plan)
+            return plan or _plan_without_banners(snapshot)
         if _quick(snapshot, plan):
             try:
                 return self._ready(Plan(snapshot, plan.pieces if plan is not None else None))
             except Exception as error:  # noqa: BLE001 - counted and logged; decisions go on with the plan before it
                 self._on_failed(snapshot, error)
-                return _plan_before(plan)
+                return plan or _plan_without_banners(snapshot)
         making = self._making.get(tenant_id)
         if making is None:
             making = self._making[tenant_id] = asyncio.create_task(self._made(snapshot, plan), name="plan")
             making.add_done_callback(partial(self._on_made, snapshot))
-        return plan if plan is not None else await asyncio.shield(making)
+        if plan is not None:
+            return plan
+        await asyncio.wait((making,))
+        return making.result() if making.exception() is None else _plan_without_banners(snapshot)
 
     async def stop(self) -> None:
         """Let plans that are being made come to their end: a thread cannot be called back."""
@@ -123,6 +126,7 @@ class Decider:
     def _on_failed(self, snapshot: Snapshot, error: BaseException) -> None:
         self._failed[snapshot.tenant_id] = snapshot
         metrics.PLANS_FAILED.inc()
+        metrics.BANNERS_LEFT_OUT.inc(len(snapshot.banners))
         error_text = f"{type(error).__name__}: {error}"
         _log.error("banners.plan_failed", tenant_id=snapshot.tenant_id, error=error_text)
 
@@ -258,11 +262,9 @@ def _remembered_bytes(key: _Key, caps: Caps) -> int:
     return getsizeof(user) + getsizeof(device) + getsizeof(session) + caps.size
 
 
-def _plan_before(plan: Plan | None) -> Plan:
-    """The last plan that could be made. Raises Broken if there was none."""
-    if plan is None:
-        raise Broken("No plan could be made of this tenant's banners; the log says why (banners.plan_failed).")
-    return plan
+def _plan_without_banners(snapshot: Snapshot) -> Plan:
+    """Where no plan could be made, and none was made before: nothing is shown at any of the tenant's places."""
+    return Plan(msgspec.structs.replace(snapshot, banners=(), by_id={}))
 
 
 def _quick(snapshot: Snapshot, before: Plan | None) -> bool:

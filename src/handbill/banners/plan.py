@@ -25,7 +25,7 @@ from handbill.caps.model import Rule
 from handbill.caps.service import Caps
 from handbill.kit.clock import from_ms
 from handbill.kit.errors import NotFound
-from handbill.kit.telemetry import logs
+from handbill.kit.telemetry import logs, metrics
 
 _NEVER = 1 << 62
 _log = logs.get("banners")
@@ -122,6 +122,38 @@ class Entry:
         return self.holds_out and held_out(self.banner, who)
 
 
+class CompiledBanner(msgspec.Struct, frozen=True):
+    """A banner of one snapshot with all that a plan needs of it."""
+
+    banner: Banner
+    piece: Piece
+    rules: tuple[Rule, ...]
+    changes: tuple[int, ...]
+
+
+def compile_banners(snapshot: Snapshot, before: Mapping[int, Piece]) -> dict[int, CompiledBanner]:
+    """By the banner's number. One that cannot be compiled is left out, logged and counted; the others stay."""
+    compiled = {}
+    for banner in snapshot.banners:
+        piece = before.get(banner.id)
+        try:
+            if piece is None or piece.version != banner.version:
+                piece = piece_of(banner)
+            changes = tuple(snapshot.changes(banner))
+            compiled[banner.id] = CompiledBanner(banner, piece, rules_of(banner, snapshot), changes)
+        except Exception as error:  # noqa: BLE001 - one banner must not take its neighbours away
+            metrics.BANNERS_LEFT_OUT.inc()
+            error_text = f"{type(error).__name__}: {error}"
+            _log.error(
+                "banners.banner_left_out",
+                tenant_id=banner.tenant_id,
+                banner_id=str(banner.public_id),
+                error=error_text,
+                detail="the banner is shown to nobody until it is saved again",
+            )
+    return compiled
+
+
 class Slot(msgspec.Struct, frozen=True):
     """A place to fill: which banners fit, in which order. Number 0 is "anywhere"."""
 
@@ -137,16 +169,12 @@ class Plan:
     def __init__(self, snapshot: Snapshot, pieces: Mapping[int, Piece] | None = None) -> None:
         """`pieces` of an earlier plan are taken over where their banners have not changed."""
         self.snapshot = snapshot
-        self.pieces = {
-            banner.id: kept
-            if (kept := (pieces or {}).get(banner.id)) is not None and kept.version == banner.version
-            else piece_of(banner)
-            for banner in snapshot.banners
-        }
+        compiled = compile_banners(snapshot, pieces or {})
+        self.pieces = {number: each.piece for number, each in compiled.items()}
         ranking = tuple(snapshot.deciding.ranking) or DEFAULT
-        banners = settled_order(snapshot.banners, ranking)
+        banners = settled_order(tuple(each.banner for each in compiled.values()), ranking)
         self.entries = [
-            Entry(bit, banner, self.pieces[banner.id].faces, rules_of(banner, snapshot))
+            Entry(bit, banner, self.pieces[banner.id].faces, compiled[banner.id].rules)
             for bit, banner in enumerate(banners)
         ]
         refused = self._too_costly()
@@ -174,7 +202,7 @@ class Plan:
         self.kinds = kinds_of(rules)
         self.raised = any(rule.limits.known_from_ms for rule in rules)
         """A limit was raised: what Redis does not know of older views, PostgreSQL may."""
-        self._changes = sorted({change for banner in snapshot.banners for change in snapshot.changes(banner)})
+        self._changes = sorted({change for each in compiled.values() for change in each.changes})
         self._open = (0, 0, 0)  # mask, from, until
 
     def _too_costly(self) -> frozenset[int]:

@@ -13,6 +13,8 @@ from litestar.params import FromQuery, QueryParameter, SkipValidation
 from handbill.banners import examples
 from handbill.banners.service import BannersService
 from handbill.banners.stats import Dimension, Interval, StatsAnswer, StatsQuery, as_csv
+from handbill.kit.errors import Fault, Invalid
+from handbill.kit.moments import MAX_DAY, MIN_DAY
 from handbill.tenants.model import Principal
 
 Banners = NamedDependency[SkipValidation[BannersService]]
@@ -83,6 +85,8 @@ class StatsRoutes(Controller):
         """Recount one UTC day of this tenant from its raw rows. Running it again is always safe.
 
         `skipped` is `UNFINISHED` where a large day takes longer than this request may: send it again to go on."""
+        if not MIN_DAY <= day <= MAX_DAY:
+            raise Invalid("Nothing was recounted.", faults=[Fault("day", f"must be between {MIN_DAY} and {MAX_DAY}")])
         rolled = await banners.rollup.tenant_day(principal.tenant_id, day)
         return {"combinations": rolled.combinations, "corrected": rolled.corrected, "skipped": rolled.skipped}
 

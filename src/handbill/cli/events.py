@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import aclosing
 from itertools import islice
 from pathlib import Path
@@ -11,17 +12,26 @@ from uuid import UUID
 import msgspec
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+)
 
 from handbill.banners.service import CHUNK, Refused, lines
 from handbill.cli.frame import JsonFlag, show, table, with_house
-from handbill.events.service import Chosen, OnFailure
+from handbill.cli.waiting import wait_until_ended
+from handbill.events.service import Chosen, OnFailure, ParkedRequest, Replayed, ReplayOptions
 from handbill.insights.model import Whereabouts
 from handbill.insights.service import Told, Wanted
-from handbill.kit.errors import Invalid
+from handbill.kit.errors import Broken, Invalid
 from handbill.wiring.house import House
 
 TenantOption = Annotated[str, typer.Option("--tenant", help="The tenant's slug or number.")]
+ACTOR = "operator"
 MOST_TOLD = 20
 
 events = typer.Typer(
@@ -187,19 +197,25 @@ def replay(
     force: Annotated[bool, typer.Option("--force", help="Also those parked more than 35 days ago.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Send parked events through the whole pipeline again; those still bad are parked again."""
+    """Send parked events through the whole pipeline again; those still bad are parked again.
 
-    async def work(house: House) -> Any:
-        number = (await house.tenants.find_tenant(tenant)).tenant_id if tenant is not None else None
-        return await house.events.dead.replay(
-            Chosen(number, reason), on_failure=on_failure, dry_run=dry_run, force=force
-        )
+    For a tenant the worker does it, and this waits for its end: Ctrl-C ends the waiting, not the replay. Everybody's,
+    with those that belong to nobody, are replayed by this command itself.
+    """
+    options = ReplayOptions(on_failure, dry_run, force)
+    if tenant is None:
+        done = with_house(lambda house: _replay_all(house, reason, options))
+        show(done, as_json, lambda: _replayed_line(msgspec.to_builtins(done)))
+        return
 
-    done = with_house(work)
-    told = f"{done.matched} matched, {done.sent} sent again, {done.unreadable} cannot be read."
-    if done.shipped or done.unshipped:
-        told += f" ClickHouse took {done.shipped} that it lacked; {done.unshipped} wait for it."
-    show(done, as_json, lambda: told)
+    async def work(house: House) -> ParkedRequest:
+        tenant_id, requests = (await house.tenants.find_tenant(tenant)).tenant_id, house.events.parked_requests
+        made = await requests.replay(tenant_id, Chosen(tenant_id, reason), options, actor=ACTOR)
+        return await _wait(house, tenant_id, made, quiet=as_json)
+
+    ended = with_house(work)
+    show(ended, as_json, lambda: _replayed_line(ended.report))
+    _check(ended)
 
 
 @parked.command()
@@ -210,13 +226,55 @@ def drop(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Give up parked events for good; the audit log keeps how many they were."""
+    """Give up parked events for good; the audit log keeps how many they were.
+
+    The worker does it, and this waits for its end: Ctrl-C ends the waiting, not the drop.
+    """
     if not yes:
         typer.confirm("These events will never be counted. Go on?", abort=True)
 
-    async def work(house: House) -> Any:
-        found = await house.tenants.find_tenant(tenant)
-        return await house.events.dead.drop(Chosen(found.tenant_id, reason, tuple(ids or ())), actor="operator")
+    async def work(house: House) -> ParkedRequest:
+        tenant_id, requests = (await house.tenants.find_tenant(tenant)).tenant_id, house.events.parked_requests
+        made = await requests.drop(tenant_id, Chosen(tenant_id, reason, tuple(ids or ())), actor=ACTOR)
+        return await _wait(house, tenant_id, made, quiet=as_json)
 
-    done = with_house(work)
-    show(done, as_json, lambda: f"{done.dropped} dropped.")
+    ended = with_house(work)
+    show(ended, as_json, lambda: f"{ended.report['dropped']} dropped.")
+    _check(ended)
+
+
+async def _replay_all(house: House, reason: str | None, options: ReplayOptions) -> Replayed:
+    """Everybody's, in this process: a request to the worker is one tenant's."""
+    return await house.events.dead.replay(
+        Chosen(None, reason), on_failure=options.on_failure, dry_run=options.dry_run, force=options.force
+    )
+
+
+async def _wait(house: House, tenant_id: int, made: ParkedRequest, *, quiet: bool) -> ParkedRequest:
+    """Until the worker has ended it, with a bar of how many events it has looked at."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=Console(stderr=True), disable=quiet) as bar:
+        task = bar.add_task(made.action, total=None)
+
+        def draw(request: ParkedRequest) -> None:
+            waits = f", waits: {request.error}" if request.error else ""
+            looked_at = request.report.get("matched", request.report.get("dropped", 0))
+            bar.update(task, description=f"{made.action}{waits}", total=request.total, completed=looked_at)
+
+        requests = house.events.parked_requests
+        return await wait_until_ended(
+            lambda: requests.get(tenant_id, made.parked_request_id), f"{made.action} {made.parked_request_id}", draw
+        )
+
+
+def _replayed_line(report: Mapping[str, Any]) -> str:
+    line = f"{report['matched']} matched, {report['sent']} sent again, {report['unreadable']} cannot be read."
+    if report["shipped"] or report["unshipped"]:
+        line += f" ClickHouse took {report['shipped']} that it lacked; {report['unshipped']} wait for it."
+    return line
+
+
+def _check(ended: ParkedRequest) -> None:
+    """Raises Broken for a request that failed: its counts are what was done before."""
+    if ended.status == "failed":
+        raise Broken(f"The {ended.action} failed: {ended.error}.", code=ended.error)

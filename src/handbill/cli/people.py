@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import msgspec
 import typer
-from rich.console import Console, Group
+from rich.console import Group
 from rich.markup import escape
 
 from handbill.cli.frame import JsonFlag, out, show, table, with_house
-from handbill.kit.errors import Broken, Busy
+from handbill.cli.waiting import wait_until_ended
+from handbill.kit.errors import Broken
 from handbill.people.model import PersonPage
-from handbill.tenants.model import Erasure, PersonExport
+from handbill.tenants.model import Erasure
 from handbill.wiring.house import House
 
 TenantOption = Annotated[str, typer.Option("--tenant", help="The tenant's slug or number.")]
 ACTOR = "operator"
-LOOK_EVERY_S = 0.2
-HINT_AFTER = 10
-WAIT_S = 600.0
-Request = TypeVar("Request", Erasure, PersonExport)
 
 people = typer.Typer(no_args_is_help=True, help="Look at people, join and part them, export and erase.")
 
@@ -91,7 +86,7 @@ def export(
     async def work(house: House) -> bytes:
         tenant_id, exports = await _tenant(house, tenant), house.tenants.exports
         made = await exports.request(tenant_id, distinct_id, actor=ACTOR)
-        ended = await _wait(lambda: exports.get(tenant_id, made.export_id), f"export {made.export_id}")
+        ended = await wait_until_ended(lambda: exports.get(tenant_id, made.export_id), f"export {made.export_id}")
         if ended.status == "failed":
             raise Broken(f"The export failed: {ended.error}.", code=ended.error)
         return await exports.result(tenant_id, made.export_id)
@@ -121,26 +116,13 @@ def erase(
     async def work(house: House) -> Erasure:
         tenant_id, erasures = await _tenant(house, tenant), house.tenants.erasures
         made = await erasures.request(tenant_id, distinct_id, actor=ACTOR)
-        return await _wait(lambda: erasures.get(tenant_id, made.erasure_id), f"erasure {made.erasure_id}")
+        return await wait_until_ended(lambda: erasures.get(tenant_id, made.erasure_id), f"erasure {made.erasure_id}")
 
     done = with_house(work)
     lines = [(room, name, count) for room, report in done.report.items() for name, count in report.items()]
     show(done, as_json, lambda: table(("room", "what", "cleared"), lines))
     if done.status == "failed":
         raise typer.Exit(1)
-
-
-async def _wait(read: Callable[[], Awaitable[Request]], name: str) -> Request:
-    """Until the worker has ended the request. Raises Busy after ten minutes: the request goes on."""
-    request = await read()
-    for look in range(int(WAIT_S / LOOK_EVERY_S)):
-        if request.status in ("done", "failed"):
-            return request
-        if look == HINT_AFTER and request.status == "queued":
-            Console(stderr=True).print(f"Waiting for a worker to begin {name}.", markup=False)
-        await asyncio.sleep(LOOK_EVERY_S)
-        request = await read()
-    raise Busy(f"The {name} is {request.status}; it goes on without this command.", code="BUSY")
 
 
 def _page(found: PersonPage) -> Group:

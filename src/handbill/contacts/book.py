@@ -30,6 +30,7 @@ from handbill.kit import etags, pages
 from handbill.kit.clock import Clock
 from handbill.kit.errors import Conflict, Fault, Invalid, NotFound
 from handbill.kit.ids import Ids
+from handbill.kit.moments import moment_faults
 from handbill.kit.pages import Page
 from handbill.tenants.service import Audit
 
@@ -167,6 +168,8 @@ class Book:
         return kept
 
     async def suppress_sent(self, tenant_id: int, new: NewSuppression, *, actor: str) -> Suppression:
+        if faults := moment_faults("until", new.until):
+            raise Invalid("Nothing was changed: the time cannot be kept.", faults=faults)
         address = address_of(new.channel, new.address, new.region)
         return await self.suppress(tenant_id, new.channel, address, new.reason, new.until, note=new.note, actor=actor)
 

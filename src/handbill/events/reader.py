@@ -36,6 +36,7 @@ class ParkedBody(msgspec.Struct, frozen=True):
     body: bytes
     tenant_id: int | None = None
     event_id: str | None = None
+    replayed_at: datetime | None = None
 
 
 class Drop(msgspec.Struct, frozen=True):
@@ -73,6 +74,31 @@ class EventReader:
         rows = await tx.fetch(S.parked_bodies, tenant_id, reason, after, last, limit, list(ids) or None)
         return [ParkedBody(**dict(row)) for row in rows]
 
+    async def waiting_ids(
+        self,
+        tx: Tx,
+        tenant_id: int,
+        reason: str | None,
+        ids: Sequence[UUID],
+        after: UUID,
+        last: UUID,
+        limit: int,
+        max_bytes: int,
+    ) -> list[UUID]:  # fmt: skip
+        """The first that wait behind `after`, up to `last`: so many, or fewer where their bodies are large."""
+        rows = await tx.fetch(S.waiting_ids, tenant_id, reason, after, last, limit, list(ids) or None, max_bytes)
+        return [row["id"] for row in rows]
+
+    async def claimed_bodies(self, tx: Tx, tenant_id: int, ids: Sequence[UUID]) -> list[ParkedBody]:
+        """Those that a replay has begun with, whether they were sent or not."""
+        return [ParkedBody(**dict(row)) for row in await tx.fetch(S.claimed_bodies, tenant_id, list(ids))]
+
+    async def count_parked(
+        self, tx: Tx, tenant_id: int, reason: str | None, ids: Sequence[UUID], last: UUID, limit: int
+    ) -> int:
+        """How many wait; at most `limit`."""
+        return int(await tx.fetchval(S.count_parked, tenant_id, reason, list(ids) or None, last, limit))
+
     async def all_bodies(self, tx: Tx, tenant_id: int, after: UUID, limit: int) -> list[ParkedBody]:
         """Those that were sent again, too."""
         rows = await tx.fetch(S.all_bodies, tenant_id, after, limit)
@@ -108,8 +134,11 @@ class EventReader:
                 return due[:limit]
             place = rows[-1]["id"]
 
-    async def drop_parked(self, tx: Tx, tenant_id: int, reason: str | None, ids: Sequence[UUID], limit: int) -> int:
-        return await tx.execute(S.drop_parked, tenant_id, reason, list(ids) or None, limit)
+    async def drop_parked(
+        self, tx: Tx, tenant_id: int, reason: str | None, ids: Sequence[UUID], last: UUID, limit: int
+    ) -> int:
+        """How many were dropped, of those that were parked up to `last`."""
+        return await tx.execute(S.drop_parked, tenant_id, reason, list(ids) or None, limit, last)
 
     async def erase_parked(self, tx: Tx, tenant_id: int, ids: Sequence[UUID]) -> int:
         return await tx.execute(S.erase_parked, tenant_id, list(ids))

@@ -13,8 +13,8 @@ from uuid import UUID
 
 import msgspec
 
-from handbill.events.dead import Reshipped
 from handbill.events.model import Dropped, Row, decode, key
+from handbill.events.parked_model import Reshipped
 from handbill.events.reader import EventReader
 from handbill.events.shipping_insert import OF_DATA, Shipping
 from handbill.events.shipping_store import Group, Load

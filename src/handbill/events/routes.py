@@ -1,4 +1,4 @@
-"""Routes about events: what was parked, why events were dropped, and where one went."""
+"""Routes about events: what was parked and its ways back, why events were dropped, and where one went."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import Annotated, Any
 from uuid import UUID
 
 import msgspec
-from litestar import Controller, get, post
+from litestar import Controller, Response, get, post
 from litestar.di import NamedDependency
-from litestar.params import FromQuery, JSONBody, QueryParameter, SkipValidation
+from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter, SkipValidation
 
 from handbill.events.service import (
     Chosen,
     Drop,
-    DropReport,
     EventsService,
     Explanation,
     OnFailure,
+    ParkedRequest,
     ParkedRow,
-    Replayed,
-)  # fmt: skip
+    ReplayOptions,
+)
 from handbill.kit.errors import Fault, Invalid
 from handbill.kit.pages import LIMIT_DEFAULT, LIMIT_MAX, Page, decode, page
 from handbill.tenants.model import Principal
@@ -34,8 +34,6 @@ Limit = Annotated[int, QueryParameter(ge=1, le=LIMIT_MAX, description="Rows on a
 Reason = Annotated[str | None, QueryParameter(max_length=64, description="Only those parked for this reason.")]
 EventId = Annotated[str, QueryParameter(min_length=1, max_length=200, description="The id the event was sent with.")]
 
-REQUEST_S = 10.0
-"""After so long a request begins no further portion of parked events."""
 _AT = "2026-07-01T09:30:00Z"
 _ID = "0190163d-8694-739b-aea5-966c26f8ad91"
 _PARKED: dict[str, Any] = {
@@ -48,10 +46,17 @@ _EXPLAINED: dict[str, Any] = {
 }  # fmt: skip
 
 
-_REPLAYED: dict[str, Any] = {
-    "matched": 3, "sent": 3, "unreadable": 0, "dry_run": False, "too_old": 0, "failed": 0, "stopped": False,
-    "unshipped": 0, "shipped": 0, "next": None,
+_REPLAY: dict[str, Any] = {
+    "parked_request_id": _ID, "action": "replay", "status": "done", "requested_by": f"user {_ID}", "created_at": _AT,
+    "reason": "REJECTED", "dry_run": False, "total": 3, "started_at": _AT, "finished_at": _AT, "error": None,
+    "report": {
+        "matched": 3, "sent": 3, "unreadable": 0, "too_old": 0, "failed": 0, "unshipped": 0, "shipped": 0,
+        "stopped": False,
+    },
 }  # fmt: skip
+_QUEUED: dict[str, Any] = {**_REPLAY, "status": "queued", "total": None, "started_at": None, "finished_at": None}
+_REPLAY_QUEUED: dict[str, Any] = {**_QUEUED, "report": {**_REPLAY["report"], "matched": 0, "sent": 0}}
+_DROP_QUEUED: dict[str, Any] = {**_QUEUED, "action": "drop", "report": {"dropped": 0}}
 
 
 class ParkedChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -117,8 +122,8 @@ class EventRoutes(Controller):
     @post(
         "/parked/replay",
         operation_id="replayParked",
-        status_code=200,
-        opt={"scope": "events:write", "example": _REPLAYED},
+        status_code=202,
+        opt={"scope": "events:write", "example": _REPLAY_QUEUED},
     )
     async def replay(
         self,
@@ -132,31 +137,45 @@ class EventRoutes(Controller):
         force: Annotated[
             bool, QueryParameter(description="Also those parked more than 35 days ago, at the risk of counting a copy.")
         ] = False,
-        after: Annotated[UUID | None, QueryParameter(description="`next` of the answer before, if it has one.")] = None,
-    ) -> Replayed:
+    ) -> Response[ParkedRequest]:
         """Send parked events through the whole pipeline again. A dry run only counts them.
 
-        No portion begins after ten seconds: the answer then has `next`, to go on from there.
+        The worker does it: read how far it is at `Location`.
         """
-        return await events.dead.replay(
-            Chosen(principal.tenant_id, reason),
-            on_failure=on_failure, dry_run=dry_run, force=force, actor=principal.actor,
-            after=after, max_seconds=REQUEST_S,
-        )  # fmt: skip
+        chosen, options = Chosen(principal.tenant_id, reason), ReplayOptions(on_failure, dry_run, force)
+        request = await events.parked_requests.replay(principal.tenant_id, chosen, options, actor=principal.actor)
+        return _accepted(request)
 
     @post(
         "/parked/drop",
         operation_id="dropParked",
-        status_code=200,
-        opt={"scope": "events:write", "example": {"dropped": 3, "more": False}, "body_example": {"reason": "REJECTED"}},
+        status_code=202,
+        opt={
+            "scope": "events:write",
+            "example": _DROP_QUEUED,
+            "body_example": {"reason": "REJECTED"},
+        },
     )
-    async def drop(self, events: Events, principal: Who, data: JSONBody[ParkedChoice]) -> DropReport:
+    async def drop(self, events: Events, principal: Who, data: JSONBody[ParkedChoice]) -> Response[ParkedRequest]:
         """Give up parked events for good, by reason or by id. The audit log keeps who did it and how many they were.
 
-        After ten seconds it stops and says `more`: ask again for the rest.
+        The worker does it: read how far it is at `Location`. What is parked after its start stays.
         """
         chosen = Chosen(principal.tenant_id, data.reason, tuple(data.ids))
-        return await events.dead.drop(chosen, actor=principal.actor, max_seconds=REQUEST_S)
+        return _accepted(await events.parked_requests.drop(principal.tenant_id, chosen, actor=principal.actor))
+
+    @get(
+        "/parked/requests/{parked_request_id:uuid}",
+        operation_id="getParkedRequest",
+        opt={"scope": "events:read", "example": _REPLAY},
+    )
+    async def parked_request(self, events: Events, principal: Who, parked_request_id: FromPath[UUID]) -> ParkedRequest:
+        """One replay or drop of parked events: how far it is, and its report. It is kept for 30 days after its end."""
+        return await events.parked_requests.get(principal.tenant_id, parked_request_id)
+
+
+def _accepted(request: ParkedRequest) -> Response[ParkedRequest]:
+    return Response(request, headers={"Location": f"/admin/events/parked/requests/{request.parked_request_id}"})
 
 
 def _after(cursor: str | None) -> UUID | None:

@@ -9,20 +9,24 @@ from uuid import UUID
 
 import msgspec
 
-from handbill.events.dead import Chosen, DeadLetters, DropReport, Guard, OnFailure, Replayed
+from handbill.events.dead import DeadLetters, Guard
 from handbill.events.edge import Edge, Stalled
 from handbill.events.model import HORIZON_DAYS, KINDS, Event, key
+from handbill.events.parked_model import Chosen, DropReport, OnFailure, ParkedRequest, Replayed, ReplayOptions
+from handbill.events.parked_requests import ParkedRequests
 from handbill.events.reader import Drop, EventReader, ParkedRow
 from handbill.events.shipping_store import LostBatch, ShippingStore
 from handbill.events.store import EventStore
 from handbill.infra.postgres import Database, work
 from handbill.infra.state import StateTable
+from handbill.jobs.service import Outbox
 from handbill.kit.clock import Clock, SystemClock
+from handbill.kit.ids import Ids
 from handbill.tenants.service import Audit
 
 __all__ = [
-    "STATE", "Chosen", "Drop", "DropReport", "EventsService", "Explanation", "LostBatch", "OnFailure", "ParkedRow",
-    "Replayed",
+    "STATE", "Chosen", "Drop", "DropReport", "EventsService", "Explanation", "LostBatch", "OnFailure", "ParkedRequest",
+    "ParkedRequests", "ParkedRow", "ReplayOptions", "Replayed",
 ]  # fmt: skip
 
 STATE = (
@@ -50,9 +54,11 @@ class Explanation(msgspec.Struct, frozen=True):
 class EventsService:
     def __init__(
         self, database: Database, edge: Edge, *,
-        clock: Clock | None = None, audit: Audit | None = None, breaker: Guard | None = None,
+        audit: Audit, outbox: Outbox, clock: Clock | None = None, breaker: Guard | None = None,
     ) -> None:  # fmt: skip
-        self.dead = DeadLetters(database, edge, clock or SystemClock(), audit, breaker)
+        clock = clock or SystemClock()
+        self.dead = DeadLetters(database, edge, clock, audit, breaker)
+        self.parked_requests = ParkedRequests(database, outbox, audit, self.dead, clock, Ids(clock))
         self._database = database
         self._edge = edge
         self._reader = EventReader()

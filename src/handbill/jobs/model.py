@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any, Literal
+from uuid import UUID
 
 import msgspec
 
@@ -170,6 +171,24 @@ class RetryLater(Exception):
     def __init__(self, delay_ms: int, reason: str = "") -> None:
         super().__init__(reason or f"again in {delay_ms} ms")
         self.delay_ms = delay_ms
+
+
+class _RequestPayload(msgspec.Struct, frozen=True):
+    request_id: UUID
+
+
+def request_of(job: Job) -> tuple[int, UUID]:
+    """The tenant and the id of the request that a job of the queue `requests` names; all else is in its row.
+
+    Raises Unrecoverable where there are none.
+    """
+    try:
+        payload = msgspec.convert(job.data, _RequestPayload)
+    except msgspec.ValidationError as error:
+        raise Unrecoverable(f"the payload cannot be read: {error}") from None
+    if job.tenant_id is None:
+        raise Unrecoverable("a request belongs to a tenant")
+    return job.tenant_id, payload.request_id
 
 
 def whole(value: Any, default: int) -> int:

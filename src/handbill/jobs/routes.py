@@ -19,6 +19,7 @@ from handbill.jobs import examples
 from handbill.jobs.records import DeadLetter, Filter
 from handbill.jobs.service import JobsService
 from handbill.jobs.views import JobView, TenantQueue
+from handbill.kit.moments import moment_faults
 from handbill.kit.pages import LIMIT_DEFAULT, LIMIT_MAX, Page
 
 
@@ -58,8 +59,8 @@ class Selection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         if not (self.everything or self.ids or self.queue or self.name or self.reason or self.failed_before):
             raise ValueError("name at least one condition, or set `everything`")
-        if self.failed_before is not None and self.failed_before.tzinfo is None:
-            raise ValueError("failed_before needs a time zone")
+        for fault in moment_faults("failed_before", self.failed_before):
+            raise ValueError(f"{fault.field} {fault.reason}")
 
     def filter(self, tenant_id: int, status: str | None) -> Filter:
         return Filter(

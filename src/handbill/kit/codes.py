@@ -168,6 +168,8 @@ CODES: dict[str, str] = {
     "MISSING_HEADERS": "A header that this dialect asks for is missing; nothing was kept.",
     "HISTORY_BEHIND": "Events are not counted yet, or not in ClickHouse, so nobody can be erased now; ask again later.",
     "HISTORY_BROKEN": "ClickHouse refused to forget somebody; names may stand there still. Ask for it again.",
+    "PARKED_REQUEST_NOT_FOUND": "There is no such request about parked events in this tenant, or it was removed.",
+    "TOO_MANY_PARKED_REQUESTS": "As many requests about parked events are open as a tenant may have; try again later.",
     "DROP_WHAT": "Parked events are dropped by reason or by id; neither was given, and nothing was dropped.",
     # --- people
     "EDGE_NOT_FOUND": "There is no such edge, or it is like that already; nothing was changed.",

@@ -147,6 +147,7 @@ class Campaigns:
 
     async def start(self, tenant_id: int, campaign_id: UUID, *, at: datetime | None, actor: str) -> Campaign:
         """Now, or at a time: the poller begins it, fairly among all tenants."""
+        checks.refuse(checks.time_faults("at", at, self._clock.now()), "nothing was scheduled")
         before = await self.read(tenant_id, campaign_id)
         _, problems = await self._template(tenant_id, before)
         if problems:

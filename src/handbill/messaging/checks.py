@@ -43,11 +43,16 @@ def refuse(faults: list[Fault], what: str = "nothing was kept") -> None:
         raise Invalid(f"The request is not valid; {what}.", faults=faults)
 
 
+def time_faults(name: str, at: datetime | None, now: datetime) -> list[Fault]:
+    """The fault of a campaign's time, if it has one."""
+    if at is None or (at.tzinfo is not None and abs((at - now).days) <= FAR):
+        return []
+    return [Fault(name, "a time with its zone, at most two years away")]
+
+
 def new_campaign(new: NewCampaign, now: datetime) -> None:
     faults = plain("name", new.name)
-    for name, at in (("scheduled_at", new.scheduled_at), ("expires_at", new.expires_at)):
-        if at is not None and (at.tzinfo is None or abs((at - now).days) > FAR):
-            faults.append(Fault(name, "a time with its zone, at most two years away"))
+    faults += time_faults("scheduled_at", new.scheduled_at, now) + time_faults("expires_at", new.expires_at, now)
     if not faults and new.expires_at is not None and new.expires_at <= max(new.scheduled_at or now, now):
         faults.append(Fault("expires_at", "after now and after scheduled_at"))
     if isinstance(new.content, UsedText):

@@ -9,6 +9,8 @@ from litestar import Controller, get, post
 from litestar.di import NamedDependency
 from litestar.params import FromQuery, QueryParameter, SkipValidation
 
+from handbill.kit.errors import Invalid
+from handbill.kit.moments import moment_faults
 from handbill.kit.pages import LIMIT_DEFAULT, LIMIT_MAX, Page
 from handbill.messaging import desk_examples as examples
 from handbill.messaging.incoming import Alert, Inbound, InboxFilter, Parked, Replayed
@@ -43,6 +45,8 @@ class InboxRoutes(Controller):
         since: FromQuery[datetime | None] = None,
     ) -> Page[Inbound]:
         """What people wrote, the newest first. With `wishes`, only messages that ask to stop or to start."""
+        if faults := moment_faults("since", since):
+            raise Invalid("The time is not valid; nothing was read.", faults=faults)
         chosen = InboxFilter(address, number_id, wishes, since)
         return await messaging.incoming.inbox(principal.tenant_id, cursor, limit, chosen)
 

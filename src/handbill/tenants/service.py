@@ -19,6 +19,7 @@ from handbill.kit import etags
 from handbill.kit.clock import Clock, SystemClock
 from handbill.kit.errors import Busy, Conflict, Fault, Invalid, NotFound
 from handbill.kit.ids import Ids
+from handbill.kit.moments import moment_faults
 from handbill.kit.pages import Page, page
 from handbill.kit.telemetry import logs
 from handbill.tenants import jwks, keys, person_store, store
@@ -272,11 +273,11 @@ class TenantService:
         """A fresh key; its clear text is in the answer and, for a secret key, nowhere else ever again."""
         now = self._clock.now()
         if new.kind == "write" and new.scopes:
-            raise Invalid(
-                "A write key has no scopes: it can track and decide.", faults=[Fault("scopes", "must be empty")]
-            )
+            raise Invalid("A write key has no scopes: it can decide.", faults=[Fault("scopes", "must be empty")])
         if new.expires_at is not None and new.expires_at <= now:
             raise Invalid("The key would already be expired.", faults=[Fault("expires_at", "must be in the future")])
+        if faults := moment_faults("expires_at", new.expires_at):
+            raise Invalid("The key would expire at a time that cannot be kept.", faults=faults)
         async with self._database.tenant(tenant_id) as tx:
             authority = await current_authority(tx, tenant_id, actor, now)
             authority.require_scopes(frozenset(new.scopes), "create this key")

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
-from uuid import UUID
 
-import msgspec
-
-from handbill.jobs.model import Job, RetryLater, Unrecoverable
+from handbill.jobs.model import Job, RetryLater, request_of
 from handbill.tenants.service import ERASE, EXPORT, QUEUE, Erasures, Exports
 
 __all__ = ["JOBS", "QUEUE", "PersonTasks"]
@@ -23,10 +20,6 @@ AGAIN_MS = 30_000
 Handler = Callable[[Job, Any], Awaitable[Any]]
 
 
-class Payload(msgspec.Struct, frozen=True):
-    request_id: UUID
-
-
 class PersonTasks:
     def __init__(self, erasures: Erasures, exports: Exports, *, again_ms: int = AGAIN_MS) -> None:
         self._erasures = erasures
@@ -39,30 +32,20 @@ class PersonTasks:
 
     async def erase(self, job: Job, ctx: Any) -> str:
         """Raises RetryLater while an engine is away."""
-        tenant_id, payload = _payload(job)
-        erasure = await self._erasures.run(tenant_id, payload.request_id)
+        tenant_id, request_id = request_of(job)
+        erasure = await self._erasures.run(tenant_id, request_id)
         if erasure.status == "running":
             raise RetryLater(self._again_ms, f"the erasure waits: {erasure.error}")
         return erasure.status
 
     async def export(self, job: Job, ctx: Any) -> None:
-        tenant_id, payload = _payload(job)
-        await self._exports.run(tenant_id, payload.request_id)
+        tenant_id, request_id = request_of(job)
+        await self._exports.run(tenant_id, request_id)
 
     async def failed(self, job: Job, reason: str, trace: str) -> None:
         """A job that failed for good ends its request, so that nobody waits for it."""
-        tenant_id, payload = _payload(job)
+        tenant_id, request_id = request_of(job)
         if job.name == ERASE:
-            await self._erasures.fail(tenant_id, payload.request_id)
+            await self._erasures.fail(tenant_id, request_id)
         elif job.name == EXPORT:
-            await self._exports.fail(tenant_id, payload.request_id)
-
-
-def _payload(job: Job) -> tuple[int, Payload]:
-    try:
-        payload = msgspec.convert(job.data, Payload)
-    except msgspec.ValidationError as error:
-        raise Unrecoverable(f"the payload cannot be read: {error}") from None
-    if job.tenant_id is None:
-        raise Unrecoverable("a request belongs to a tenant")
-    return job.tenant_id, payload
+            await self._exports.fail(tenant_id, request_id)

@@ -80,8 +80,9 @@ class House:
         self.journal = StreamsJournal(self.redis)
         self.edge = Edge(self.journal, self.lanes, self.database, self.clock, _edge_policy(settings))
         self.events = EventsService(
-            self.database, self.edge, clock=self.clock, audit=self.tenants.audit, breaker=Breaker(self.redis)
-        )
+            self.database, self.edge, clock=self.clock, audit=self.tenants.audit, outbox=self.jobs.outbox,
+            breaker=Breaker(self.redis),
+        )  # fmt: skip
         self.capture = _capture(self)
         self.catalogue = Catalogue(self.database, self.redis, self.clock)
         self.caps = CapsService(self.redis, self.database, CatalogueBook(self.catalogue), self.clock)

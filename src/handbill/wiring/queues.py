@@ -16,6 +16,8 @@ from handbill.banners.tasks import QUEUE as BANNERS
 from handbill.banners.tasks import BannerTasks
 from handbill.contacts.tasks import JOBS as CONTACT_JOBS
 from handbill.contacts.tasks import ContactTasks
+from handbill.events.tasks import JOBS as PARKED_JOBS
+from handbill.events.tasks import ParkedTasks
 from handbill.jobs.chores import CronChore
 from handbill.jobs.cron import Schedule, Schedulers
 from handbill.jobs.model import Job
@@ -52,7 +54,7 @@ CATALOGUE: dict[str, dict[str, str]] = {
     **CONTACT_JOBS,
     **MESSAGE_JOBS,
     STATS_SYNC: ADSTATS_JOBS,
-    REQUESTS: PERSON_JOBS,
+    REQUESTS: {**PERSON_JOBS, **PARKED_JOBS},
     SYSTEM: JOBS,
 }
 """Every queue of the product and the jobs it carries, for the reference page."""
@@ -107,6 +109,7 @@ class SystemTasks:
             {
                 "event_keys": lambda: self._events.forget_keys(now),
                 "replayed_events": lambda: self._events.forget_replayed(now),
+                "parked_requests": lambda: self._events.parked_requests.prune(now),
                 "history": self._history.run,
                 "banners": self._run_banner_retention,
             }
@@ -189,8 +192,13 @@ def stats_sync_worker(house: House) -> JobWorker:
 
 
 def requests_worker(house: House) -> JobWorker:
-    tasks = PersonTasks(house.tenants.erasures, house.tenants.exports)
-    return _worker(house, REQUESTS, tasks.handlers(), on_failed=tasks.failed)
+    people = PersonTasks(house.tenants.erasures, house.tenants.exports)
+    parked = ParkedTasks(house.events.parked_requests)
+
+    async def failed(job: Job, reason: str, trace: str) -> None:
+        await (parked if job.name in PARKED_JOBS else people).failed(job, reason, trace)
+
+    return _worker(house, REQUESTS, {**people.handlers(), **parked.handlers()}, on_failed=failed)
 
 
 class ImportWorkers:

@@ -9,7 +9,12 @@ order by id
 limit $5
 
 -- name: count_parked
-select count(*) from events.parked where tenant_id = $1 and ($2::text is null or reason = $2) and replayed_at is null
+-- At most $5, so that its time is bounded, too.
+select count(*) from (
+    select from events.parked
+    where tenant_id = $1 and replayed_at is null and ($2::text is null or reason = $2)
+      and ($3::uuid[] is null or id = any ($3)) and id <= $4
+    limit $5) waiting
 
 -- name: last_parked
 -- no-tenant: only an id is told, and only to this process
@@ -22,6 +27,27 @@ where replayed_at is null and ($1::int is null or tenant_id = $1) and ($2::text 
   and id > $3 and id <= $4 and ($6::uuid[] is null or id = any ($6))
 order by id
 limit $5
+
+-- name: waiting_ids
+-- Until they have $7 bytes together; at least one.
+select id from (
+    select id, sum(bytes) over (order by id) - bytes as before
+    from (
+        select id, length(body) as bytes from events.parked
+        where tenant_id = $1 and replayed_at is null and ($2::text is null or reason = $2)
+          and id > $3 and id <= $4 and ($6::uuid[] is null or id = any ($6))
+        order by id
+        limit $5
+    ) first
+) sized
+where before < $7
+order by id
+
+-- name: claimed_bodies
+-- Those of a portion under way, whether they were sent or not.
+select id, parked_at, reason, body, tenant_id, event_id, replayed_at from events.parked
+where tenant_id = $1 and id = any ($2::uuid[])
+order by id
 
 -- name: now
 -- no-tenant: the database's clock
@@ -63,7 +89,7 @@ delete from events.parked
 where tenant_id = $1 and id = any (array(
     select id from events.parked
     where tenant_id = $1 and replayed_at is null and ($2::text is null or reason = $2)
-      and ($3::uuid[] is null or id = any ($3))
+      and ($3::uuid[] is null or id = any ($3)) and id <= $5
     limit $4))
 
 -- name: all_bodies

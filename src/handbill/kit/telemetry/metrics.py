@@ -196,6 +196,9 @@ CATALOGUE_LOADS = Counter("handbill_catalogue_loads", "Tenants whose catalogue w
 CATALOG_UNREADABLE_ROWS = Counter(
     "handbill_catalog_unreadable_rows", "Stored rows left out of a load of the catalog, by kind", ("kind",)
 )
+BANNERS_LEFT_OUT = Counter(
+    "handbill_banners_left_out", "Banners that could not be compiled for decisions; shown to nobody until saved again"
+)
 PLANS_FAILED = Counter("handbill_banner_plans_failed", "Catalogs of a tenant that could not be compiled for decisions")
 CATALOGUE_STALE = Counter(
     "handbill_catalogue_stale", "Refreshes of the catalogue that failed; the last copy was served"
