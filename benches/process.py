@@ -125,7 +125,7 @@ class Bare:
         return len(fresh)
 
     async def _rows(self, rows: Sequence[Row]) -> None:
-        columns = list(zip(*self._maker.records(rows, {}, {}), strict=True))
+        columns = list(zip(*(self._maker.record(row, {}, 0) for row in rows), strict=True))
         await self._clickhouse.insert_columns("events", COLUMNS, columns, f"bare-{next(_word)}")
 
 

@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from handbill.banners.bulk import banners_from
-from handbill.banners.catalogue import Catalogue
+from handbill.banners.catalogue import Catalogue, Found
 from handbill.banners.checks import is_web_address
 from handbill.banners.model import (
+    Banner,
     BannerFilter,
     BannerPatch,
     CampaignPatch,
@@ -226,6 +227,68 @@ async def test_keys_of_other_programs_go_when_something_changed(database: Databa
         synced = await house.banners.schedule.sync(start + timedelta(hours=2), "sync")
         assert synced.banners_expired >= 1
         assert await redis.call("EXISTS", f"banners:serve:{tenant}") == 0
+
+
+async def test_the_keys_of_redis_are_walked_only_when_a_schedule_changed_something(
+    database: Database, redis: Redis, tenant: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with loop(database, redis) as house:
+        schedule, start = house.banners.schedule, house.clock.now()
+        banner = new(expires_at=start + timedelta(hours=1))
+        made = await house.banners.editor.create_banner(tenant, banner, actor="t")
+        walks = 0
+        walk = schedule._served
+
+        async def counted() -> list[bytes]:
+            nonlocal walks
+            walks += 1
+            return await walk()
+
+        monkeypatch.setattr(schedule, "_served", counted)
+        assert (await schedule.sync(start + timedelta(hours=2), "changes")).total
+        assert walks == 1
+        assert not (await schedule.sync(start + timedelta(hours=2), "changes nothing")).total
+        assert walks == 1
+        assert await _status(house, tenant, made.banner_id) == "expired"
+
+
+@pytest.mark.parametrize("former", ["deleted", "archived"])
+async def test_a_banner_that_is_gone_is_read_once_a_second_however_often_it_is_seen(
+    database: Database, redis: Redis, tenant: int, monkeypatch: pytest.MonkeyPatch, former: str
+) -> None:
+    clock = FakeClock()
+    async with loop(database, redis, clock=clock) as house:
+        editor, catalogue = house.banners.editor, house.catalogue
+        made = await editor.create_banner(tenant, new(), actor="t")
+        await catalogue.refresh()
+        found = await catalogue.find("banner", made.banner_id)
+        assert found is not None
+        if former == "deleted":
+            await editor.delete_banner(tenant, made.banner_id, version=None, actor="t")
+        else:
+            await editor.archive_banner(tenant, made.banner_id, archived=True, actor="t")
+        await catalogue.refresh()
+        assert found.id not in catalogue.tenant(tenant).by_id
+        reads = 0
+        read = catalogue._read_banner
+
+        async def counted(found: Found) -> Banner | None:
+            nonlocal reads
+            reads += 1
+            return await read(found)
+
+        monkeypatch.setattr(catalogue, "_read_banner", counted)
+        for _ in range(20):
+            banner = await catalogue.banner(found)
+            assert banner is not None
+            assert banner.public_id == made.banner_id
+        assert reads == 1
+        for _ in range(5):
+            assert await catalogue.banner(Found(tenant, 2**29)) is None, "nor is one that there never was"
+        assert reads == 2
+        clock.advance(seconds=1.1)
+        assert await catalogue.banner(found) is not None
+        assert reads == 3
 
 
 def test_bulk_reads_json_and_csv_and_names_every_bad_row() -> None:

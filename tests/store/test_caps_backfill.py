@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import uuid
 
+import pytest
+
 from handbill.banners.limits import SPREAD_MS, campaign_rules, kinds_of, placement_rules, rules_of
 from handbill.banners.model import BannerPatch, CampaignPatch, CapRule, NewCampaign, PlacementPatch
 from handbill.caps.model import FOREVER_MS, SESSION_MS, By, Rule, Viewer
 from handbill.events.model import View, key
 from handbill.infra.postgres import Database
 from handbill.infra.redis import Redis
+from tests.conftest import MakeTenant
 from tests.kit.clocks import FakeClock
 from tests.kit.loop import Loop, loop
 
@@ -101,3 +104,31 @@ async def test_the_catalogue_speaks_of_every_kind_of_limit(database: Database, r
         assert kinds_of((device, session)) == (By.USER, By.DEVICE, By.SESSION)
         assert house.caps.book.rules(tenant, device.scope) == (device, session)
         assert house.caps.book.longest_ms(tenant) == 48 * HOUR
+
+
+async def test_an_error_of_one_tenant_leaves_the_raised_limits_of_the_others_their_turn(
+    database: Database, redis: Redis, tenant: int, make_tenant: MakeTenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, other = FakeClock(), await make_tenant()
+    async with loop(database, redis, clock=clock) as house:
+        backfill, edit = house.banners.backfill, house.banners.editor
+        for each in (tenant, other):
+            banner = await house.banner(each, x_times=1, y_hours=1)
+            await edit.change_banner(each, banner.banner_id, BannerPatch(x_times=4), version=None, actor="test")
+        await house.catalogue.refresh()
+        clock.advance(ms=SPREAD_MS + 1)
+        backfill._look = {tenant, other}  # other tests leave tenants whose limits were raised
+        real = house.caps.backfill
+
+        async def fail(tenant_id: int) -> None:
+            if tenant_id == tenant:
+                raise RuntimeError("injected")
+            await real(tenant_id)
+
+        assert tenant < other, "the tenant that fails comes first"
+        monkeypatch.setattr(house.caps, "backfill", fail)
+        assert await backfill.run() == 1
+        await house.catalogue.refresh()
+        raised = [house.catalogue.tenant(each).banners[0].limits_raised_at for each in (tenant, other)]
+        assert raised[0] is not None
+        assert raised[1] is None

@@ -7,11 +7,14 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from handbill.banners.service import BannerSink
 from handbill.caps.sink import CapsSink
+from handbill.events import consumer as consumers
 from handbill.events import lanes as lane_runs
 from handbill.events.batch import Batch
 from handbill.events.consumer import Consumer
@@ -29,6 +32,8 @@ from handbill.infra.redis import Redis
 from handbill.infra.sqlfiles import Sql
 from handbill.kit.errors import Throttled
 from handbill.kit.ids import Ids
+from handbill.kit.task_health import TaskHealth
+from handbill.kit.tasks import spawn_watched
 from tests.conftest import MakeTenant
 from tests.kit import ledger
 from tests.kit.loop import loop, own_lanes
@@ -136,6 +141,69 @@ async def test_lanes_are_shared_and_handed_back(database: Database, redis: Redis
         await eventually(shared, what="they share")
         await two.stop()
         await eventually(lambda: len(one.lanes()) == 4, what="the first has all again")
+
+
+async def test_leases_are_renewed_while_lanes_are_given_up_and_their_exports_do_not_end(
+    database: Database, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ClickHouse does not answer: each export that is told to end takes its time, as long as a lease."""
+    exports: list[asyncio.Task[Any]] = []
+
+    async def export() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        exports.append(task)
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(consumers, "_LAST_SHIPMENT_S", 1e6)
+    async with loop(database, redis, main=3) as house:
+        one = await house.consumer(QUICK)
+        await eventually(lambda: len(one.lanes()) == 4, what="the first has all")
+        renewals: list[Sequence[str]] = []
+        real = EventStore.renew
+
+        async def renew(store: EventStore, tx: Tx, worker: str, lanes: Sequence[str], lease: timedelta) -> Any:
+            if worker == one._worker:
+                renewals.append(sorted(lanes))
+            return await real(store, tx, worker, lanes, lease)
+
+        monkeypatch.setattr(EventStore, "renew", renew)
+        shipper: Any = SimpleNamespace(stop=lambda: None, health=TaskHealth("export"))
+        one._ships.update({lane: (shipper, spawn_watched(export, shipper.health)) for lane in one.lanes()})
+        two = await house.consumer(QUICK)
+        await eventually(lambda: len(one.lanes()) == 2, what="the first gives two of them up")
+        kept = one.lanes()
+        before = len(renewals)
+        await eventually(lambda: renewals[before:].count(kept) >= 5, what="the others are renewed, and none taken back")
+        assert len(exports) == 4
+        assert not any(task.done() for task in exports)
+        monkeypatch.setattr(consumers, "_LAST_SHIPMENT_S", 0.0)
+        for task in exports:
+            task.cancel()
+        await eventually(lambda: len(two.lanes()) == 2, what="the second has what was given up")
+
+
+async def test_no_export_is_left_behind_when_a_lane_is_given_up_and_taken_again(
+    database: Database, redis: Redis
+) -> None:
+    async with loop(database, redis, main=1) as house:
+        consumer = await house.consumer(QUICK)
+        await eventually(lambda: len(consumer.lanes()) == 2, what="both lanes are worked on")
+        lane, gate = consumer.lanes()[0], asyncio.Event()
+        shipper: Any = SimpleNamespace(stop=gate.set, health=TaskHealth("export"))
+
+        async def export() -> None:
+            await gate.wait()
+
+        task = spawn_watched(export, shipper.health)
+        consumer._ships[lane] = (shipper, task)
+        consumer._let_go(lane)
+        await consumer._leader.stop()  # whatever becomes of the distribution of lanes meanwhile
+        await asyncio.gather(*consumer._handovers.values())
+        assert task.done()
+        assert lane not in consumer._ships
+        await consumer._leader.start()
+        await eventually(lambda: lane in consumer.lanes(), what="it is taken again")
 
 
 async def test_a_lane_nobody_knows_to_be_his_runs_out(database: Database, redis: Redis) -> None:

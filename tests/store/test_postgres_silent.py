@@ -181,6 +181,60 @@ async def test_a_revoked_key_is_refused_when_the_message_was_lost(line: Line, se
     await other.stop()
 
 
+async def test_after_a_gap_known_keys_are_given_while_postgresql_is_silent(line: Line, setup: TenantSetup) -> None:
+    directory = setup.tenants.directory
+    write, secret, unseen = await setup.key(), await setup.key("secret"), await setup.key()
+    assert await directory.write_key(write)
+    assert await directory.secret_key(secret)
+    await directory.profile(setup.tenant)
+    await eventually(lambda: not directory._flights)
+    line.freeze(SHORT)
+    directory.on_change("", b"")  # Redis was away for a moment
+    for _ in range(2):
+        assert await soon(directory.write_key(write))
+        assert await soon(directory.secret_key(secret))
+        assert (await soon(directory.profile(setup.tenant))).tenant.tenant_id == setup.tenant
+        with pytest.raises(PostgresAway):
+            await soon(directory.write_key(unseen))
+    setup.clock.advance(minutes=11)
+    with pytest.raises(PostgresAway):
+        await soon(directory.write_key(write))
+
+
+@pytest.mark.parametrize("kind", ["write", "secret"])
+async def test_a_key_revoked_during_a_gap_is_refused_as_soon_as_postgresql_answers(
+    line: Line, setup: TenantSetup, redis: Redis, kind: str
+) -> None:
+    directory, other = setup.tenants.directory, service(line.database, redis, setup.clock)
+    revoked, kept = await setup.key(kind), await setup.key(kind)
+    ask = directory.write_key if kind == "write" else directory.secret_key
+    assert await ask(revoked)
+    assert await ask(kept)
+    row = next(row for row in await setup.tenants.list_keys(setup.tenant) if revoked.endswith(row.hint[-4:]))
+    await other.revoke_key(setup.tenant, row.key_id, actor=ACTOR)  # this directory listens to nobody
+    assert await ask(revoked), "nothing was told so far"
+    directory.on_change("", b"")
+    line.freeze(SHORT)
+    assert await soon(ask(kept))
+    line.thaw()
+    await eventually(line.is_answering)
+    assert await ask(revoked) is None, "not even the first to ask gets the old answer"
+    assert await ask(kept)
+    await other.stop()
+
+
+async def test_a_suspension_during_a_gap_is_seen_by_the_first_to_ask(
+    line: Line, setup: TenantSetup, redis: Redis
+) -> None:
+    directory, other = setup.tenants.directory, service(line.database, redis, setup.clock)
+    assert (await directory.profile(setup.tenant)).tenant.status == "active"
+    await other.suspend(setup.tenant, actor=ACTOR)
+    assert (await directory.profile(setup.tenant)).tenant.status == "active"
+    directory.on_change("", b"")
+    assert (await directory.profile(setup.tenant)).tenant.status == "suspended"
+    await other.stop()
+
+
 async def test_a_listener_that_never_speaks_is_given_up_in_time(redis: Redis, tenant: int) -> None:
     """No greeting at all: a port that somebody listens on."""
     accepted: list[asyncio.StreamWriter] = []

@@ -257,3 +257,23 @@ async def test_a_death_at_any_point_is_mended_by_whoever_comes_next(room: Room) 
         await sound(room)
 
     assert await enumerate_points(attempt, check, only="after:", what="keeping segments") > 30
+
+
+async def test_an_error_of_one_tenant_leaves_the_segments_of_the_others_their_turn(
+    room: Room, make_tenant: MakeTenant, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with segments_room(room.database, redis, await make_tenant()) as other:
+        for each in (room, other):
+            await each.make("All", {})
+        stepped: list[int] = []
+
+        async def step(tenant_id: int, *, lost: bool = False) -> int:
+            stepped.append(tenant_id)
+            if tenant_id == room.tenant:
+                raise PostgresError("no", sqlstate="22012", constraint=None, statement="matching")
+            return 0
+
+        assert room.tenant < other.tenant, "the tenant that fails comes first"
+        monkeypatch.setattr(room.segments.keeper, "step", step)
+        await room.segments.keeper.turn()
+        assert {room.tenant, other.tenant} <= set(stepped)

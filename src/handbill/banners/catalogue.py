@@ -103,6 +103,10 @@ class Catalogue:
         self._absent: TtlCache[tuple[Kind, UUID], bool] = TtlCache(PUBLIC_IDS, _NEGATIVE_S, clock.monotonic)
         self._compared: TtlCache[UUID, bool] = TtlCache(PUBLIC_IDS, _NEGATIVE_S, clock.monotonic)
         """Banners that were not shown when their tenant's copy was last compared with PostgreSQL."""
+        self._former: TtlCache[tuple[int, int], tuple[Banner | None]] = TtlCache(
+            PUBLIC_IDS, _NEGATIVE_S, clock.monotonic
+        )
+        """Deleted and archived banners, which still count, as they were last read."""
         self._asking: dict[tuple[Kind, UUID], asyncio.Future[Found | None]] = {}
         self._comparing: dict[int, asyncio.Lock] = {}
         self._since: datetime | None = None
@@ -157,7 +161,11 @@ class Catalogue:
         banner = self.tenant(found.tenant_id).by_id.get(found.id)
         if banner is not None:
             return banner
-        return await self._database.hot.run(lambda: self._read_banner(found))
+        key = (found.tenant_id, found.id)
+        former: tuple[Banner | None] | None = self._former.get(key)
+        if former is None:
+            former = self._former[key] = (await self._database.hot.run(lambda: self._read_banner(found)),)
+        return former[0]
 
     async def _read_banner(self, found: Found) -> Banner | None:
         async with self._database.tenant(found.tenant_id) as tx:

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from msgspec import UNSET, structs
 
-from handbill.banners import store
+from handbill.banners import pattern_limit, store
 from handbill.banners.asking import Asking
 from handbill.banners.catalogue import Catalogue
 from handbill.banners.checks import (
@@ -195,6 +195,7 @@ class Editor:
                 await self._note(tx, tenant, actor, "banner.create", view.banner_id, None, view)
                 made.append(view)
             refuse(faults)
+            await pattern_limit.check(tx, tenant, max(rules, key=pattern_limit.cost_us, default=None))
             await self._asking.tell(tx, tenant, *rules)
         await self._catalogue.changed(tenant)
         return made
@@ -224,6 +225,7 @@ class Editor:
             wanted = await self._patched(tx, tenant, before, patch, now)
             after = await self._view(tx, await store.update_banner(tx, wanted, now))
             await self._note(tx, tenant, actor, "banner.change", public_id, await self._view(tx, before), after)
+            await pattern_limit.check(tx, tenant, wanted.targeting, before.targeting)
             await self._asking.tell(tx, tenant, before.targeting, wanted.targeting)
         await self._catalogue.changed(tenant)
         return after
@@ -241,6 +243,8 @@ class Editor:
             after = await self._view(tx, await store.update_banner(tx, wanted, now))
             action = "banner.archive" if archived else "banner.restore"
             await self._note(tx, tenant, actor, action, public_id, await self._view(tx, before), after)
+            if not archived:
+                await pattern_limit.check(tx, tenant, before.targeting)
             await self._asking.tell(tx, tenant, before.targeting)
         await self._catalogue.changed(tenant)
         return after
@@ -262,6 +266,7 @@ class Editor:
             )
             made = await self._view(tx, await store.create_banner(tx, copy))
             await self._note(tx, tenant, actor, "banner.clone", made.banner_id, await self._view(tx, banner), made)
+            await pattern_limit.check(tx, tenant, banner.targeting)
             await self._asking.tell(tx, tenant, banner.targeting)
         await self._catalogue.changed(tenant)
         return made

@@ -15,9 +15,11 @@ from msgspec import UNSET, Meta, UnsetType
 
 Name = Annotated[str, Meta(min_length=1, max_length=200, description="What people call it")]
 Text = Annotated[str, Meta(max_length=5000)]
+Note = Annotated[str, Meta(max_length=2000, description="For those who work with it; nobody else sees it")]
 Title = Annotated[str, Meta(max_length=500)]
 Url = Annotated[str, Meta(min_length=1, max_length=2000, description="http(s) address, or a path on the same site")]
-Slug = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$", description="Short name for use in code")]
+# A text may not end with a line break, before which Python's `$` matches, too.
+Slug = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$(?!\n)", description="Short name for use in code")]
 XTimes = Annotated[int, Meta(ge=1, le=1000, description="How often a user may see it inside the window")]
 YHours = Annotated[int, Meta(ge=1, le=8760, description="The rolling window in hours")]
 ZSeconds = Annotated[int, Meta(ge=1, le=3600, description="How long it stays on screen, in seconds")]
@@ -164,7 +166,7 @@ def _inside(start: datetime | None, end: datetime | None, now: datetime) -> bool
 class NewPlacement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: Name
     slug: Slug
-    description: Text | None = None
+    description: Note | None = None
     ranking: Ranking = []
     caps: CapRules = []
 
@@ -172,7 +174,7 @@ class NewPlacement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class PlacementPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: Name | UnsetType = UNSET
     slug: Slug | UnsetType = UNSET
-    description: Text | UnsetType | None = UNSET
+    description: Note | UnsetType | None = UNSET
     ranking: Ranking | UnsetType = UNSET
     caps: CapRules | UnsetType = UNSET
 

@@ -15,8 +15,9 @@ from handbill.banners.limits import kinds_of, lease_ms, placement_rules, rules_o
 from handbill.banners.model import Banner, Criterion, Placement, Variant
 from handbill.banners.ranking import DEFAULT, LIVELY, Order, settled_order
 from handbill.banners.targeting.context import Questions
+from handbill.banners.targeting.cost import too_costly
 from handbill.banners.targeting.index import Clause, Index, clauses_of, mask_of
-from handbill.banners.targeting.nodes import Node
+from handbill.banners.targeting.nodes import Any_, Node
 from handbill.banners.targeting.people import People, asked, of_person
 from handbill.banners.targeting.reader import read_checked
 from handbill.banners.variants import face, held_out, variant_of
@@ -70,6 +71,10 @@ def piece_of(banner: Banner) -> Piece:
         return Piece(banner.version, found, faces)
     later = tuple(clause for clause in found if of_person(clause))
     return Piece(banner.version, tuple(clause for clause in found if not of_person(clause)), faces, later, needs)
+
+
+def _for_nobody(piece: Piece) -> Piece:
+    return msgspec.structs.replace(piece, clauses=clauses_of(Any_(())), of_person=())
 
 
 def _rule_of(banner: Banner) -> Node | None:
@@ -172,7 +177,10 @@ class Plan:
             Entry(bit, banner, self.pieces[banner.id].faces, compiled[banner.id].rules)
             for bit, banner in enumerate(banners)
         ]
-        pieces_now = [self.pieces[banner.id] for banner in banners]
+        refused = self._too_costly()
+        pieces_now = [
+            _for_nobody(self.pieces[each.id]) if each.id in refused else self.pieces[each.id] for each in banners
+        ]
         self.index = Index([piece.clauses for piece in pieces_now])
         self.people: People | None = None
         """What the rules ask of the person; nothing, for most."""
@@ -196,6 +204,20 @@ class Plan:
         """A limit was raised: what Redis does not know of older views, PostgreSQL may."""
         self._changes = sorted({change for each in compiled.values() for change in each.changes})
         self._open = (0, 0, 0)  # mask, from, until
+
+    def _too_costly(self) -> frozenset[int]:
+        """Banners whose patterns are too many for one tenant: shown to nobody, so that no decision waits for them."""
+        refused = too_costly({number: (*piece.clauses, *piece.of_person) for number, piece in self.pieces.items()})
+        if refused:
+            banners = {banner.id: banner for banner in self.snapshot.banners}
+            _log.error(
+                "banners.patterns_too_costly",
+                tenant_id=self.snapshot.tenant_id,
+                banner_ids=[str(banners[number].public_id) for number in sorted(refused)[:10]],
+                banners=len(refused),
+                detail="they are shown to nobody until the tenant has fewer or simpler patterns",
+            )
+        return refused
 
     def slot(self, named: str) -> Slot:
         """By slug or public id."""

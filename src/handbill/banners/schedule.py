@@ -64,11 +64,16 @@ class Schedule:
         return synced
 
     async def _forget_served(self, changed: int, correlation_id: str) -> None:
-        """Another program may keep answers under `banners:serve:*`: they are counted, and go when something changed."""
+        """Another program may keep answers under `banners:serve:*`: they go when something changed.
+
+        Only then are they looked for: that takes a walk over all keys in Redis.
+        """
+        if not changed:
+            return
         try:
             keys = await self._served()
             metrics.SERVE_KEYS.set(len(keys))
-            if changed and keys:
+            if keys:
                 await self._redis.many([("UNLINK", key) for key in keys])
         except Busy as error:
             _log.warning("Banner serving cache invalidation failed", correlationId=correlation_id, reason=error.code)

@@ -103,6 +103,11 @@ async def person_rules(tx: Tx, tenant_id: int) -> list[tuple[str, Any]]:
     return [(row["name"], msgspec.json.decode(row["targeting"])) for row in await tx.fetch(S.person_rules, tenant_id)]
 
 
+async def address_rules(tx: Tx, tenant_id: int) -> list[str]:
+    """The rules that may have patterns, as JSON."""
+    return [row["targeting"] for row in await tx.fetch(S.address_rules, tenant_id)]
+
+
 async def find_public(tx: Tx, kind: str, public_id: UUID) -> tuple[int, int] | None:
     row = await tx.fetchrow(S.find_public, kind, public_id)
     return (row["tenant_id"], row["id"]) if row else None

@@ -62,6 +62,8 @@ class Consumer:
         self._commit = Commit(database, self._store, self._sinks, ids or Ids(), self._lease, ships=shipping is not None)
         self._runs: dict[str, tuple[LaneRun, asyncio.Task[None]]] = {}
         self._ships: dict[str, tuple[LaneShipper, asyncio.Task[None]]] = {}
+        self._handovers: dict[str, asyncio.Task[None]] = {}
+        """Lanes that are being given up. The leases of the others are renewed meanwhile."""
         self._is_announced = False
         self._sharing = asyncio.Lock()
         self._leader = BackgroundTask(self.name, self._keep_lanes)
@@ -74,13 +76,9 @@ class Consumer:
         """Finish the batches under way, hand the lanes back, and go."""
         async with self._sharing:  # a lane that was just claimed gets its run before everything ends
             await self._leader.stop()
-        for run, _ in self._runs.values():
-            run.stop()
-        await asyncio.gather(*(task for _, task in self._runs.values()), return_exceptions=True)
-        for shipper, _ in self._ships.values():
-            shipper.stop()
         for lane in list(self._runs):
-            await self._let_go(lane)
+            self._let_go(lane)
+        await asyncio.gather(*self._handovers.values(), return_exceptions=True)
         try:
             async with self._database.worker() as tx:
                 await self._store.leave(tx, self._worker, self._lease * 3)
@@ -115,15 +113,15 @@ class Consumer:
         for lane, (run, task) in list(self._runs.items()):
             dead = task.done() or (lane in self._ships and self._ships[lane][1].done())
             if dead or run.health.is_silent() or ours.get(lane) != run.owned.epoch:
-                await self._let_go(lane)
+                self._let_go(lane)
         share = -(-len(self._lanes.all()) // max(alive, 1))
         while len(self._runs) > share:
-            await self._let_go(next(reversed(self._runs)))
+            self._let_go(next(reversed(self._runs)))
         while len(self._runs) < share and await self._take():
             pass
 
     async def _take(self) -> bool:
-        wanted = [lane for lane, _ in self._lanes.all() if lane not in self._runs]
+        wanted = [lane for lane, _ in self._lanes.all() if lane not in self._runs and lane not in self._handovers]
         async with self._database.worker() as tx:
             state = await self._store.claim(tx, wanted, self._worker, self._lease)
         if state is None:
@@ -143,16 +141,29 @@ class Consumer:
         _log.info("lane-taken", lane=owned.lane, epoch=owned.epoch, cursor=state.cursor)
         return True
 
-    async def _let_go(self, lane: str) -> None:
+    def _let_go(self, lane: str) -> None:
+        """Begin to give the lane up. That may take as long as a batch and an export: nobody waits for it here."""
         run, task = self._runs.pop(lane)
+        ship = self._ships.pop(lane, None)
+        health = TaskHealth(f"lane-handover-{lane}")
+        handover = spawn_watched(lambda: self._hand_over(run, task, ship), health)
+        self._handovers[lane] = handover
+        handover.add_done_callback(lambda _: self._handovers.pop(lane))
+
+    async def _hand_over(
+        self, run: LaneRun, task: asyncio.Task[None], ship: tuple[LaneShipper, asyncio.Task[None]] | None
+    ) -> None:
+        lane = run.owned.lane
         run.stop()
-        if run.health.is_silent():  # it hangs, and would not notice: its next owner starts from the cursor
+        if not run.health.is_silent():
+            await asyncio.wait([task], timeout=run.health.limit_s)
+        if not task.done():  # it hangs, and would not notice: its next owner starts from the cursor
             _log.error("lane.hung", lane=lane, seconds=round(run.health.silent_seconds()))
             task.cancel()
         done = await asyncio.gather(task, return_exceptions=True)
         error = done[0]
-        if lane in self._ships:  # after the lane: its last batch wants to go, too
-            await self._end_shipping(lane)
+        if ship is not None:  # after the lane: its last batch wants to go, too
+            await self._end_shipping(lane, *ship)
         if isinstance(error, LaneLost):
             _log.info("lane-lost", lane=lane, epoch=run.owned.epoch)
         elif isinstance(error, BaseException):
@@ -164,9 +175,8 @@ class Consumer:
         except Busy:
             _log.warning("lane-release-unheard", lane=lane, detail="its lease will run out by itself")
 
-    async def _end_shipping(self, lane: str) -> None:
+    async def _end_shipping(self, lane: str, shipper: LaneShipper, task: asyncio.Task[None]) -> None:
         """One more try, then whatever is left waits for the lane's next owner."""
-        shipper, task = self._ships.pop(lane)
         shipper.stop()
         await asyncio.wait([task], timeout=_LAST_SHIPMENT_S)
         task.cancel()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from datetime import date, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -39,9 +39,6 @@ REPLAYED_DAYS = 90
 KEY_PAGES = 128
 """Pages of each of the 16 partitions that one statement reads: 16 MiB, about 280,000 keys."""
 
-Finder = Callable[[int, str, bytes, datetime], Awaitable[dict[str, Any] | None]]
-"""Handed in by the wiring: the raw row of (tenant, kind, key) near a time, from the slice that keeps it."""
-
 
 class Explanation(msgspec.Struct, frozen=True):
     """Where an event went. `outcome` is counted, parked, waiting or unknown."""
@@ -51,13 +48,12 @@ class Explanation(msgspec.Struct, frozen=True):
     outcome: str
     said: str
     counted_at: datetime | None = None
-    row: dict[str, Any] | None = None
     parked: list[dict[str, Any]] = []
 
 
 class EventsService:
     def __init__(
-        self, database: Database, edge: Edge, find_row: Finder | None = None, *,
+        self, database: Database, edge: Edge, *,
         audit: Audit, outbox: Outbox, clock: Clock | None = None, breaker: Guard | None = None,
     ) -> None:  # fmt: skip
         clock = clock or SystemClock()
@@ -68,7 +64,6 @@ class EventsService:
         self._reader = EventReader()
         self._store = EventStore()
         self._shipping = ShippingStore()
-        self._find_row = find_row
 
     async def accept(self, events: Sequence[Event], extra: Sequence[Sequence[Any]] = ()) -> None:
         """Durable when it returns. Raises Busy when the journal cannot be written, Throttled when it is too full."""
@@ -146,8 +141,7 @@ class EventsService:
             else:
                 kind, stored = "", None
         if stored is not None:
-            row = await self._find_row(tenant_id, kind, key(kind, event_id), stored) if self._find_row else None
-            return Explanation(event_id, kind, "counted", f"Counted as {kind}.", stored, row, parked)
+            return Explanation(event_id, kind, "counted", f"Counted as {kind}.", stored, parked)
         waiting = [row for row in parked if row["replayed_at"] is None]
         if waiting:
             said = f"Parked: {waiting[0]['reason']}. Mend the cause, then replay it."

@@ -90,7 +90,7 @@ class Shipping:
         token = _token(group, [load for load, _ in rows])
 
         async def send(some: Sequence[Row], token: str) -> None:
-            records = self._maker.records(some, people, group.classes)
+            records = await self._maker.records(some, people, group.classes)
             await self._send("events", records, token, [load_of[id(row)].id.bytes for row in some])
 
         for number, some in enumerate(inserts([row for _, row in flat])):
@@ -166,7 +166,7 @@ class Shipping:
         while suspects:
             some = suspects.pop()
             try:
-                await self._send("events_trial", self._maker.records([rows[n] for n in some], {}, {}))
+                await self._send("events_trial", await self._maker.records([rows[n] for n in some], {}, {}))
             except ClickHouseError as error:
                 if error.code not in OF_DATA:
                     raise

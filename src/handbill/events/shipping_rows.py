@@ -9,6 +9,7 @@ import msgspec
 
 from handbill.events import enrich
 from handbill.events.model import NO_PROPERTIES, BannerEvent, CapturedEvent, Click, Impression, Row, View
+from handbill.kit.turns import Turns
 
 COLUMNS = (
     "tenant_id", "at", "received", "event", "event_id", "event_key", "distinct_id", "person_id", "session_id",
@@ -78,10 +79,15 @@ class RowMaker:
         self._person_of = person_of
         self._country = country
 
-    def records(
+    async def records(
         self, rows: Sequence[Row], people: Mapping[tuple[int, str], UUID], classes: Mapping[int, int]
     ) -> list[Record]:
-        return [self.record(row, people, classes.get(row.event.tenant, 0)) for row in rows]
+        """Others have their turn on the loop: the rows of one insert may take more than a second."""
+        records, turns = [], Turns()
+        for row in rows:
+            records.append(self.record(row, people, classes.get(row.event.tenant, 0)))
+            await turns.count(len(row.body))
+        return records
 
     def record(self, row: Row, people: Mapping[tuple[int, str], UUID], retention: int) -> Record:
         event = row.event

@@ -6,7 +6,6 @@ Whoever only looks must not go through the reader's door: a cursor that nobody c
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter, deque
 from collections.abc import Collection, Sequence
 
@@ -15,14 +14,12 @@ import msgspec
 from handbill.events.model import Event, decode, tenant_of
 from handbill.infra.journal.newest import NewestEntries
 from handbill.infra.redis import Keys, Redis
+from handbill.kit.turns import Turns
 
 ENTRIES = 50
 MAX_BYTES = 8 << 20
 EVENTS = 2_000
 """Of one tenant in one look: more come too fast to be read by anybody."""
-_BYTES_PER_TURN = 256 << 10
-_EVENTS_PER_TURN = 500
-"""So much is done before others have their turn on the loop."""
 _unpack = msgspec.msgpack.Decoder(list[bytes]).decode
 
 
@@ -57,23 +54,9 @@ class Onlooker:
         return Glance(await _decode(bodies), skipped, newest.first > counted)
 
 
-class _Turns:
-    """Gives others their turn on the loop after a bounded amount of work."""
-
-    def __init__(self) -> None:
-        self._events = self._bytes = 0
-
-    async def count(self, size: int) -> None:
-        self._events += 1
-        self._bytes += size
-        if self._events >= _EVENTS_PER_TURN or self._bytes >= _BYTES_PER_TURN:
-            self._events = self._bytes = 0
-            await asyncio.sleep(0)
-
-
 async def _pick(packed: Sequence[bytes], tenant_ids: Collection[int]) -> tuple[list[bytes], Counter[int]]:
     """The tenants' events in their order, the newest of each; and how many more there are. None is decoded."""
-    turns, taken, skipped = _Turns(), Counter[int](), Counter[int]()
+    turns, taken, skipped = Turns(), Counter[int](), Counter[int]()
     bodies: deque[bytes] = deque()
     for entry in reversed(packed):
         for body in reversed(_unpack(entry)):
@@ -90,7 +73,7 @@ async def _pick(packed: Sequence[bytes], tenant_ids: Collection[int]) -> tuple[l
 
 async def _decode(bodies: Sequence[bytes]) -> list[Event]:
     """Bytes that are no event are parked by the pipeline, where they are told; here they are passed over."""
-    turns, events = _Turns(), list[Event]()
+    turns, events = Turns(), list[Event]()
     for body in bodies:
         try:
             events.append(decode(body))

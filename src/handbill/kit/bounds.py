@@ -25,6 +25,7 @@ SNIFF_RUN_CHARS = 200  # one run of letters, digits and points in what clevercsv
 PATTERN_CHARS = 300  # one targeting pattern, as its author writes it
 PATTERN_MEMORY = 64 * 1024  # what re2 may take for one pattern, its program and its cached states together
 RULE_PROGRAM_STEPS = 5_000  # the compiled patterns of one targeting rule: 30 ms for the worst ones and address
+TENANT_PATTERN_US = 40_000  # what all patterns of a tenant may take for the worst new address: see targeting/cost.py
 ADDRESS_CHARS = 1_000  # the part of a URL that targeting compares
 
 # --- packed bodies and JSON
@@ -84,6 +85,7 @@ TARGETING_TABLES_BYTES = 128 << 20
 """All targeting tables of a process."""
 VIEWER_CAPS = CacheLimit(40_000, 64 << 20)
 PUBLIC_IDS = CacheLimit(10_000, 8 << 20)
+RULE_COSTS = CacheLimit(20_000, 32 << 20)
 RATE_LIMITED_USERS = CacheLimit(10_000, 8 << 20)
 TOKEN_BUCKETS = CacheLimit(50_000, 48 << 20)
 TENANT_QUOTAS = CacheLimit(10_000, 8 << 20)

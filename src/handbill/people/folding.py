@@ -19,16 +19,19 @@ from handbill.infra.postgres import Database, Tx, walk_within
 from handbill.kit.clock import from_ms, to_ms
 from handbill.kit.errors import NotFound
 from handbill.kit.telemetry import metrics
+from handbill.kit.turns import Turns
 from handbill.people.gather import edge_key
 from handbill.people.identity import Group, History, notices
 from handbill.people.model import Edge, EdgeKind, EdgeName, Order, Outcome, person_id
 from handbill.people.packed import Packed, unpack
-from handbill.people.properties import as_json, merge
+from handbill.people.properties import Cell, as_json, merge
 
 S = sqlfiles.load("handbill.people")
 PORTION = 500
 """Marks that one transaction takes: a folding is short, and a batch that wants one of its rows waits little."""
 _LAST = 2**63 - 1
+_MERGED_AT_ONCE = 16
+"""Books of one person that are merged before others have their turn. Merging some at a time gives the same book."""
 
 Also = Callable[[Tx], Awaitable[None]]
 """What must stand in the same transaction, such as the audit row of an operator's word."""
@@ -138,9 +141,10 @@ class Folder:
             await _mark(tx, tenant_id, strays)
         members = _by_person(known)
         rows = []
+        turns = Turns()
         for person, theirs in members.items():
             first = min(known[each].first_seen for each in theirs)
-            rows.append((person, *_contents((known[each].book for each in theirs), first)))
+            rows.append((person, *await _contents((known[each].book for each in theirs), first, turns)))
         if rows:
             await tx.execute(S.refresh_people, tenant_id, *_turned(rows))
 
@@ -278,10 +282,10 @@ async def _write_people(
     members: dict[UUID, list[str]] = {}
     for each in sorted(known):
         members.setdefault(now[each], []).append(each)
-    rows = []
+    rows, turns = [], Turns()
     for person, ids in members.items():
         group = groups[ids[0]]
-        contents = _contents((known[each].book for each in ids), min(seen[each] for each in ids))
+        contents = await _contents((known[each].book for each in ids), min(seen[each] for each in ids), turns)
         rows.append((person, group.name, len(ids), *_moment(group.since), *_moment(group.last), *contents))
     await tx.execute(S.set_people, tenant_id, *_turned(rows))
     if moved:
@@ -306,10 +310,20 @@ def _by_person(known: Mapping[str, Known]) -> dict[UUID, list[str]]:
     return members
 
 
-def _contents(books: Iterable[Packed | None], first_seen: int) -> tuple[str, object]:
-    """A person's properties as JSON, and since when it is known."""
-    book = merge(unpack(each) for each in books if each is not None)
-    return as_json(book).decode(), from_ms(first_seen)
+async def _contents(books: Iterable[Packed | None], first_seen: int, turns: Turns) -> tuple[str, object]:
+    """A person's properties as JSON, and since when it is known. Others have their turn: a person has many ids."""
+    book: dict[str, Cell] = {}
+    waiting: list[dict[str, Cell]] = []
+    for each in books:
+        if each is None:
+            continue
+        waiting.append(unpack(each))
+        if len(waiting) == _MERGED_AT_ONCE:
+            book, waiting = merge((book, *waiting)), []
+        await turns.count(each.size)
+    properties = as_json(merge((book, *waiting))).decode()
+    await turns.count(len(properties))
+    return properties, from_ms(first_seen)
 
 
 def _named_at(edges: Iterable[Edge]) -> dict[str, int]:

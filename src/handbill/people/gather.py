@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from hashlib import blake2b
+from typing import Self
 
 from handbill.events.model import CapturedEvent
+from handbill.kit.turns import Turns
 from handbill.people.definitions import Observations
 from handbill.people.model import Edge, EdgeKind, EdgeName, Order, illegal_side
 from handbill.people.properties import Cell, merge, said
 
 IDENTIFY = "$identify"
+TURN_BYTES = 64 * 1024
+"""JSON of events that is read before others have their turn: about 6 ms for the worst, 20 ms for the largest event."""
 Owner = tuple[int, str]
 """A tenant's number and a distinct id."""
 
@@ -44,10 +48,23 @@ class Gathered:
         if book:
             self.books[owner] = merge((self.books[owner], book)) if owner in self.books else book
 
+    @classmethod
+    async def in_turns(cls, events: Iterable[CapturedEvent]) -> Self:
+        """The same as of all events at once. Others have their turn on the loop: a large batch takes seconds."""
+        gathered, turns = cls(()), Turns(size=TURN_BYTES)
+        for event in events:
+            gathered._take(event)
+            await turns.count(_json_bytes(event))
+        return gathered
+
     def _id(self, owner: Owner, at: int) -> None:
         known = self.ids.get(owner)
         if known is None or at < known:
             self.ids[owner] = at
+
+
+def _json_bytes(event: CapturedEvent) -> int:
+    return sum(len(each) for each in (event.properties, event.set, event.set_once, event.unset) if each is not None)
 
 
 def edge_key(name: EdgeName) -> bytes:

@@ -19,6 +19,10 @@ class Packed(msgspec.Struct, frozen=True):
     words: bytes
     moments: bytes
 
+    @property
+    def size(self) -> int:
+        return len(self.words) + len(self.moments)
+
 
 _Words = list[tuple[str, bytes | bool | None, bytes | None]]
 _Moments = tuple[list[tuple[int, str]], list[tuple[int, int]]]

@@ -46,7 +46,7 @@ class PeopleSink:
         """Nothing must exist before the transaction."""
 
     async def write(self, tx: Tx, rows: Sequence[Row], lane: int) -> None:
-        gathered = Gathered(_captured(rows))
+        gathered = await Gathered.in_turns(_captured(rows))
         if not gathered.ids:
             return
         now_ms = self._clock.now_ms()

@@ -9,6 +9,7 @@ import msgspec
 from handbill.infra import sqlfiles
 from handbill.infra.postgres import Tx
 from handbill.kit.clock import from_ms
+from handbill.kit.turns import Turns
 from handbill.people.definitions import Name, Of, Seen
 from handbill.people.gather import Gathered, Owner, edge_key
 from handbill.people.model import Edge, person_id
@@ -103,8 +104,12 @@ async def _write_books(tx: Tx, books: Mapping[Owner, Mapping[str, Cell]], sides:
     """
     fresh: set[Owner] = set()
     if books:
-        packed = [(owner, pack(books[owner])) for owner in sorted(books)]
-        rows: list[tuple[object, ...]] = [(*owner, each.words, each.moments) for owner, each in packed]
+        turns = Turns()
+        rows: list[tuple[object, ...]] = []
+        for owner in sorted(books):
+            packed = pack(books[owner])
+            rows.append((*owner, packed.words, packed.moments))
+            await turns.count(packed.size, len(books[owner]))
         fresh = {(row[0], row[1]) for row in await tx.fetch(S.insert_books, *_columns(rows, 4))}
     changes = await _changes(tx, sorted((books.keys() | sides) - fresh), books)
     if not changes:
@@ -119,12 +124,13 @@ async def _write_books(tx: Tx, books: Mapping[Owner, Mapping[str, Cell]], sides:
 
 async def _changes(tx: Tx, owners: Sequence[Owner], books: Mapping[Owner, Mapping[str, Cell]]) -> list[Change]:
     """Which stored books say something else now. All of them stay locked until the batch commits."""
-    changes = []
+    changes, turns = [], Turns()
     for row in await tx.fetch(S.lock_books, *_columns(owners, 2)) if owners else ():
         owner, known = owners[row["place"] - 1], Packed(row["words"], row["moments"])
         if owner not in books:
             continue
         now = pack(merge((unpack(known), books[owner])))
+        await turns.count(now.size, len(books[owner]))
         if now != known:
             changes.append(Change(owner, None if now.words == known.words else now.words, now.moments))
     return changes
@@ -151,10 +157,11 @@ async def _touch_ids(tx: Tx, owners: set[Owner], ids: Mapping[Owner, int]) -> se
 
 
 async def _write_alone(tx: Tx, alone: Sequence[Owner], gathered: Gathered, ids: Mapping[Owner, int]) -> None:
-    rows = [
-        (owner[0], person_id(*owner), owner[1], as_json(gathered.books.get(owner, {})).decode(), from_ms(ids[owner]))
-        for owner in alone
-    ]
+    rows, turns = [], Turns()
+    for owner in alone:
+        properties = as_json(gathered.books.get(owner, {})).decode()
+        rows.append((owner[0], person_id(*owner), owner[1], properties, from_ms(ids[owner])))
+        await turns.count(len(properties))
     await tx.execute(S.insert_alone, *_columns(rows, 5))
 
 

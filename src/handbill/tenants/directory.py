@@ -6,6 +6,9 @@ fetched in the background: no hot route waits for PostgreSQL. An answer that is 
 about a secret key or a session, waits for PostgreSQL, and is used only when PostgreSQL does not answer in time, for ten
 minutes at most and never past the key's own end (failing open, metered): a key cannot be revoked while its table is
 away, and tracking must go on. What was never seen before is refused with 503 while PostgreSQL does not answer.
+
+After a gap in the messages from Redis, in which a revocation may have been missed, every answer counts as old: each is
+asked for again, and is used only while PostgreSQL does not answer.
 """
 
 from __future__ import annotations
@@ -57,6 +60,8 @@ class _Found(msgspec.Struct, frozen=True):
     suspended: bool
     fresh_until: float
     stale_until: float
+    gaps: int = 0
+    """Gaps in the messages from Redis before it was loaded: after a later one it is not trusted any more."""
 
 
 _Load = Callable[[bytes], Coroutine[Any, Any, _Found]]
@@ -67,6 +72,7 @@ class _KeptProfile(msgspec.Struct, frozen=True):
 
     profile: Profile
     fresh_until: float
+    gaps: int
 
 
 class Directory:
@@ -86,6 +92,7 @@ class Directory:
         self._flights: dict[bytes | int, asyncio.Future[Any]] = {}
         """Look-ups under way, by the digest of a key or the id of a tenant."""
         self._generation = 0
+        self._gaps = 0
         self._tokens = jwt.Memory(clock)
 
     # --- the questions
@@ -104,14 +111,14 @@ class Directory:
         """The tenant and its settings, a few seconds old at most while PostgreSQL answers."""
         now = self._clock.monotonic()
         kept = self._profiles.get(tenant_id)
-        if kept is not None and now < kept.fresh_until:
+        if kept is not None and now < kept.fresh_until and kept.gaps == self._gaps:
             return kept.profile
         is_usable = kept is not None and now < kept.fresh_until + STALE_S
         if kept is not None and is_usable and self._hot.is_silent(has_fallback=True):
             metrics.TENANTS_LOOKUPS.labels("profile", "stale").inc()
             return kept.profile
         flight = self._fly(tenant_id, lambda: self._keep_profile(tenant_id))
-        if kept is not None and is_usable and self._is_given_at_once(kept.fresh_until, now):
+        if kept is not None and is_usable and self._is_given_at_once(kept, now):
             return kept.profile
         try:
             return await self._wait(flight, has_fallback=is_usable)
@@ -145,22 +152,24 @@ class Directory:
 
     # --- forgetting
 
-    def forget(self, tenant_id: int | None = None) -> None:
-        """Drops what is known of a tenant, and of nobody; of everyone when no tenant is named."""
-        self._generation += 1
-        self._flights.clear()  # whoever asks from now on asks anew
-        if tenant_id is None:
-            self._found.clear()
-            self._unknown.clear()
-            self._profiles.clear()
-            return
+    def forget(self, tenant_id: int) -> None:
+        """Drops what is known of a tenant, and of nobody."""
+        self._forget_unknown()
         self._profiles.pop(tenant_id, None)
-        self._unknown.clear()
         self._found.discard(lambda found: found.tenant_id == tenant_id)
 
     def on_change(self, _: str, message: bytes) -> None:
-        """Forget the tenant whose number was published; all after a gap, when something may have been missed."""
-        self.forget(int(message) if message.isdigit() else None)
+        """Forget the tenant whose number was published; trust no answer after a gap, when one may have been missed."""
+        if message.isdigit():
+            self.forget(int(message))
+        else:
+            self._forget_unknown()
+            self._gaps += 1
+
+    def _forget_unknown(self) -> None:
+        self._generation += 1
+        self._flights.clear()  # whoever asks from now on asks anew
+        self._unknown.clear()
 
     # --- the answers
 
@@ -169,7 +178,7 @@ class Directory:
             return None
         digest = keys.digest(key)
         found: _Found | None = self._found.get(digest) or self._unknown.get(digest)
-        if found is None or self._clock.monotonic() >= found.fresh_until:
+        if found is None or self._clock.monotonic() >= found.fresh_until or found.gaps != self._gaps:
             found = await self._fresh(digest, prefix, found, load)
         else:
             _MEMORY[prefix[:3]].inc()
@@ -184,7 +193,7 @@ class Directory:
             metrics.TENANTS_LOOKUPS.labels(prefix[:3], "stale").inc()
             return old
         flight = self._fly(digest, lambda: self._load(digest, prefix, load))
-        if old is not None and is_usable and prefix == keys.WRITE and self._is_given_at_once(old.fresh_until, now):
+        if old is not None and is_usable and prefix == keys.WRITE and self._is_given_at_once(old, now):
             _MEMORY[prefix[:3]].inc()
             return old
         try:
@@ -195,8 +204,8 @@ class Directory:
             metrics.TENANTS_LOOKUPS.labels(prefix[:3], "stale").inc()
             return old
 
-    def _is_given_at_once(self, fresh_until: float, now: float) -> bool:
-        return now < fresh_until + REFRESHED * self._fresh_s
+    def _is_given_at_once(self, kept: _Found | _KeptProfile, now: float) -> bool:
+        return kept.gaps == self._gaps and now < kept.fresh_until + REFRESHED * self._fresh_s
 
     def _fly(self, key: bytes | int, work: Callable[[], Coroutine[Any, Any, T]]) -> asyncio.Future[T]:
         """One look-up at a time of one key or tenant: whoever asks meanwhile waits for the same answer."""
@@ -218,7 +227,7 @@ class Directory:
         found = await load(digest)
         metrics.TENANTS_LOOKUPS.labels(prefix[:3], "postgres").inc()
         if generation == self._generation:  # a change that was told meanwhile makes the answer good for one use only
-            self._remember(digest, found)
+            self._remember(digest, msgspec.structs.replace(found, gaps=self._gaps))
             if prefix == keys.WRITE and found.principal is not None:
                 self._refresh_profile(found.tenant_id)
         return found
@@ -226,14 +235,14 @@ class Directory:
     def _refresh_profile(self, tenant_id: int) -> None:
         """Look the tenant up beside its key: its first event may come when PostgreSQL does not answer any more."""
         kept = self._profiles.get(tenant_id)
-        if kept is None or self._clock.monotonic() >= kept.fresh_until:
+        if kept is None or self._clock.monotonic() >= kept.fresh_until or kept.gaps != self._gaps:
             self._fly(tenant_id, lambda: self._keep_profile(tenant_id))
 
     async def _keep_profile(self, tenant_id: int) -> Profile:
         generation = self._generation
         profile = await self._load_profile(tenant_id)
         if generation == self._generation:
-            self._profiles[tenant_id] = _KeptProfile(profile, self._clock.monotonic() + self._fresh_s)
+            self._profiles[tenant_id] = _KeptProfile(profile, self._clock.monotonic() + self._fresh_s, self._gaps)
         return profile
 
     def _remember(self, digest: bytes, found: _Found) -> None:

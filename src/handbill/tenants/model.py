@@ -17,7 +17,8 @@ KeyKind = Literal["write", "secret"]
 PrincipalKind = Literal["secret_key", "write_key", "session", "jwt"]
 
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
-Slug = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
+# A text may not end with a line break, before which Python's `$` matches, too.
+Slug = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$(?!\n)")]
 Scope = Annotated[str, Meta(pattern=r"^(\*|(\*|[a-z][a-z_]{0,30}):(read|write))$")]
 Email = Annotated[str, Meta(min_length=3, max_length=254, pattern=r"^[^\s@]+@[^\s@][^\s@.]*\.[^\s@]+$")]
 Password = Annotated[str, Meta(min_length=10, max_length=1024)]

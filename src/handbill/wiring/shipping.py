@@ -90,7 +90,7 @@ class Retentions:
     async def _of(self, tenant: int) -> int:
         try:
             own = (await self._directory.profile(tenant)).settings.privacy.retention_days
-        except Unauthorized:  # the tenant is gone, and its events are still on their way
+        except Unauthorized:  # the tenant is gone; its events are kept as long as the installation's
             own = None
         return self._days if own is None else own
 

@@ -34,6 +34,12 @@ select name, targeting from banners.banners
 where tenant_id = $1 and deleted_at is null and archived_at is null
     and (strpos(targeting::text, '"person.') > 0 or strpos(targeting::text, '"segment"') > 0)
 
+-- name: address_rules
+-- Rules that may have patterns of addresses.
+select targeting::text as targeting from banners.banners
+where tenant_id = $1 and deleted_at is null and archived_at is null
+    and (strpos(targeting::text, '"url"') > 0 or strpos(targeting::text, '"referrer"') > 0)
+
 -- name: find_public
 -- no-tenant: a public id is how the tenant is found
 select tenant_id, id from banners.find_public($1, $2)

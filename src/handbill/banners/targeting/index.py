@@ -20,7 +20,8 @@ from handbill.banners.targeting.nodes import Node, Values, clauses
 from handbill.kit.bounds import TARGETING_TABLE, TARGETING_TABLES_BYTES
 from handbill.kit.caches import ENTRY_BYTES, ENTRY_SHARE, entry_size
 
-_MANY = 48
+MANY = 48
+"""While more banners are left, addresses are asked of their shared tables; then of each banner."""
 _ADDRESSES = ("url", "referrer")
 
 
@@ -30,12 +31,18 @@ class Clause(msgspec.Struct, frozen=True):
     node: Node
     text: str
     attributes: frozenset[str]
+    cost_us: float = 0.0
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether equal clauses of many banners are one. A draw by user or a clause about several attributes is not."""
+        return len(self.attributes) <= 1 and "who" not in self.attributes
 
 
 def clauses_of(rule: Node | None) -> tuple[Clause, ...]:
     """A rule made ready for an index; the costly part, done once for each version of a banner."""
     found = clauses(rule) if rule is not None else []
-    return tuple(Clause(node, node.text, node.attributes) for node in found)
+    return tuple(Clause(node, node.text, node.attributes, node.cost_us) for node in found)
 
 
 class Table:
@@ -121,11 +128,12 @@ _TABLES = _Tables(TARGETING_TABLES_BYTES)
 class Index:
     """The rules of these banners, in the order of their bits; no clause at all is a banner for everybody."""
 
-    __slots__ = ("_addresses", "_late", "_tables", "attributes")
+    __slots__ = ("_addressed", "_addresses", "_late", "_tables", "attributes")
 
     def __init__(self, rules: Sequence[Sequence[Clause]]) -> None:
         shared: dict[str, dict[str, tuple[Node, list[int]]]] = {}
         self._late: dict[int, tuple[Node, ...]] = {}
+        addressed: dict[int, dict[str, list[Node]]] = {}
         used: set[str] = set()
         for bit, rule in enumerate(rules):
             late = []
@@ -134,9 +142,11 @@ class Index:
                 used |= names
                 name = next(iter(names), "")
                 alone = len(names) > 1 or name == "who"
-                if alone or name in _ADDRESSES:
+                if alone:
                     late.append(clause.node)
-                if not alone:
+                else:
+                    if name in _ADDRESSES:
+                        addressed.setdefault(bit, {}).setdefault(name, []).append(clause.node)
                     table = shared.setdefault(name, {})
                     table.setdefault(clause.text, (clause.node, []))[1].append(bit)
             if late:
@@ -144,6 +154,11 @@ class Index:
         tables = [Table(name, found) for name, found in shared.items()]
         self._tables = tuple((each.attribute, each.known, each) for each in tables if each.attribute not in _ADDRESSES)
         self._addresses = tuple(each for each in tables if each.attribute in _ADDRESSES)
+        by_name = {each.attribute: each for each in self._addresses}
+        self._addressed = {
+            bit: tuple((by_name[name], tuple(nodes)) for name, nodes in found.items())
+            for bit, found in addressed.items()
+        }
         self.attributes = frozenset(used)
 
     def narrowed(self, mask: int, values: Values) -> int:
@@ -155,16 +170,25 @@ class Index:
             mask &= ~(table.ruled_out(value) if out is None else out)
             if not mask:
                 return 0
-        if self._addresses and mask.bit_count() > _MANY:
+        if self._addresses and mask.bit_count() > MANY:
             for table in self._addresses:
                 mask &= ~table.ruled_out(values.get(table.attribute))
         return mask
 
     def allows(self, bit: int, values: Values) -> bool:
-        """The clauses of one banner that are not shared."""
-        for clause in self._late.get(bit, ()):  # noqa: SIM110 - a generator costs more than the clauses do
+        """The clauses of one banner that are not shared, and those about addresses."""
+        for clause in self._late.get(bit, ()):
             if not clause.holds(values):
                 return False
+        for table, nodes in self._addressed.get(bit, ()):
+            out = table.known.get(values.get(table.attribute))
+            if out is not None:  # the table was asked for this address: nothing is compared again
+                if out >> bit & 1:
+                    return False
+            else:
+                for node in nodes:
+                    if not node.holds(values):
+                        return False
         return True
 
 

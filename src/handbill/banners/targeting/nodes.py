@@ -21,11 +21,13 @@ MINUTES_A_WEEK = 7 * MINUTES_A_DAY
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """`test` gets the attribute's value, never None. `text` is the rule in its own words, and its identity."""
+    """`test` gets the attribute's value, never None. `text` is the rule in its own words, and its identity. `cost_us`
+    is what patterns take for the worst address; other tests cost next to nothing."""
 
     attribute: str
     text: str
     test: Callable[[Any], bool]
+    cost_us: float = 0.0
 
     @property
     def attributes(self) -> frozenset[str]:
@@ -48,6 +50,10 @@ class All:
     def attributes(self) -> frozenset[str]:
         return frozenset().union(*(node.attributes for node in self.nodes))
 
+    @property
+    def cost_us(self) -> float:
+        return sum(node.cost_us for node in self.nodes)
+
     def holds(self, values: Values) -> bool:
         return all(node.holds(values) for node in self.nodes)
 
@@ -64,6 +70,10 @@ class Any_:
     def attributes(self) -> frozenset[str]:
         return frozenset().union(*(node.attributes for node in self.nodes))
 
+    @property
+    def cost_us(self) -> float:
+        return sum(node.cost_us for node in self.nodes)
+
     def holds(self, values: Values) -> bool:
         return any(node.holds(values) for node in self.nodes)
 
@@ -79,6 +89,10 @@ class Not:
     @property
     def attributes(self) -> frozenset[str]:
         return self.node.attributes
+
+    @property
+    def cost_us(self) -> float:
+        return self.node.cost_us
 
     def holds(self, values: Values) -> bool:
         return not self.node.holds(values)

@@ -98,7 +98,8 @@ class _Reader:
             return self._wrong(at, "must be 1 to 50 patterns")
         made = [self._pattern(each, f"{at}[{place}]" if value is given else at) for place, each in enumerate(given)]
         whole = tuple(pattern.matches for pattern in made if pattern is not None)
-        return Leaf(name, f"{name} matches {_said(given)}", nodes.any_pattern(whole))
+        cost_us = sum(pattern.cost_us for pattern in made if pattern is not None)
+        return Leaf(name, f"{name} matches {_said(given)}", nodes.any_pattern(whole), cost_us)
 
     def _pattern(self, value: Any, at: str) -> Pattern | None:
         kind, text = "glob", value

@@ -185,7 +185,9 @@ JOURNAL_SPILLED = Counter("handbill_journal_spilled", "Events sent to an overflo
 
 # --- banners
 SCHEDULE_CHANGES = Counter("handbill_schedule_changes", "Banners and campaigns whose status the clock changed")
-SERVE_KEYS = Gauge("handbill_serve_keys", "Keys of other programs under banners:serve:*, as last counted")
+SERVE_KEYS = Gauge(
+    "handbill_serve_keys", "Keys of other programs under banners:serve:* at the last change of a schedule"
+)
 STATS_CORRECTED = Counter("handbill_stats_corrected", "Rows of the live stats that a recount had to set right")
 STATS_AUDIT_WRONG = Counter("handbill_stats_audit_wrong", "Rows of the live stats that an audit found wrong")
 ROLLUP_STALE_DAYS = Gauge("handbill_rollup_stale_days", "Days since the oldest day that should have been rolled up")
