@@ -70,7 +70,7 @@ _next = [FIRST_OVERFLOW * 2]
 
 
 def own_lanes(main: int = 2) -> OwnLanes:
-    base, _next[0] = _next[0], _next[0] + main + 1
+    base, _next[0] = _next[0], _next[0] + main + 2
     return OwnLanes(main=main, overflow=1, word=uuid.uuid4().hex[:8], base=base)
 
 

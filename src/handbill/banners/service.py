@@ -109,7 +109,7 @@ class BannersService:
         await self.show.stop()
 
     async def read_stats(self, tenant_id: int, query: StatsQuery) -> StatsAnswer:
-        return await self.stats.read(tenant_id, query, self._events.lag[1])
+        return await self.stats.read(tenant_id, query, self._events.lag_seconds_of(tenant_id))
 
     def fast_routes(self) -> list[FastRoute]:
         return [*self.serving.routes(), *self._views.routes(), *self._tracking.routes()]

@@ -78,13 +78,30 @@ class Edge:
         self.stalled = Stalled()
         self.lag_events = 0
         self.unshipped = 0
-        self.lag_seconds = 0.0
+        self._lane_seconds: dict[str, float] = {}
 
     async def start(self) -> None:
         await self._task.start()
 
     async def stop(self) -> None:
         await self._task.stop()
+
+    @property
+    def lag_seconds(self) -> float:
+        """Age of the oldest event of any lane that is not counted, as last measured."""
+        return max(self._lane_seconds.values(), default=0.0)
+
+    def lag_seconds_of(self, tenant_id: int) -> float:
+        """The same of the lanes that may hold this tenant's events."""
+        own = self._lanes.overflow_for(tenant_id)
+        return max(
+            (
+                seconds
+                for lane, seconds in self._lane_seconds.items()
+                if lane == own or not self._lanes.is_overflow(lane)
+            ),
+            default=0.0,
+        )
 
     async def accept(self, events: Sequence[Event], extra: Sequence[Sequence[Any]] = ()) -> None:
         """Keep these events of one tenant; durable when it returns. `extra` commands travel with the first lane's."""
@@ -139,21 +156,23 @@ class Edge:
     async def look(self) -> None:
         """Measure every lane once and decide whether to shed, and which lanes are stalled."""
         is_current = await self._read_cursors()
-        main, overflow, seconds = 0, 0, 0.0
+        main, overflow = 0, 0
+        lane_seconds: dict[str, float] = {}
         counting: list[str] = []
         for lane, _ in self._lanes.all():
             cursor = self._cursors.get(lane, "0-0")
             lag = await self._journal.lag(lane, cursor)
             metrics.JOURNAL_LAG_EVENTS.labels(lane).set(lag.events)
             metrics.JOURNAL_LAG_SECONDS.labels(lane).set(lag.seconds)
+            lane_seconds[lane] = max(lag.seconds, 0.001) if lag.events else 0.0
             if self._lanes.is_overflow(lane):
                 overflow += lag.events
             else:
                 main += lag.events
-                seconds = max(seconds, lag.seconds)
             if is_current and self._counting.observe(lane, cursor, has_work=lag.events > 0):
                 counting.append(lane)
-        self.lag_events, self.lag_seconds = main + overflow, seconds
+        self.lag_events, self._lane_seconds = main + overflow, lane_seconds
+        seconds = max((each for lane, each in lane_seconds.items() if not self._lanes.is_overflow(lane)), default=0.0)
         self.stalled = Stalled(tuple(counting), self._stalled_exports() if is_current else ())
         self.unshipped = sum(each.events for each in self._unshipped.values())
         held = self.unshipped > self._policy.unshipped

@@ -74,6 +74,10 @@ class EventsService:
         """Events and seconds behind, as last measured."""
         return self._edge.lag_events, self._edge.lag_seconds
 
+    def lag_seconds_of(self, tenant_id: int) -> float:
+        """How long the oldest event waits in the lanes that may hold this tenant's events, as last measured."""
+        return self._edge.lag_seconds_of(tenant_id)
+
     @property
     def stalled(self) -> Stalled:
         """Lanes whose counting or export makes no progress, as last measured."""
@@ -146,9 +150,8 @@ class EventsService:
         if waiting:
             said = f"Parked: {waiting[0]['reason']}. Mend the cause, then replay it."
             return Explanation(event_id, waiting[0]["kind"], "parked", said, parked=parked)
-        events, seconds = self.lag
-        if events:
-            said = f"Not counted yet; {events} events wait, the oldest for {seconds:.0f} s. Ask again shortly."
+        if seconds := self.lag_seconds_of(tenant_id):
+            said = f"Not counted yet; the oldest event of its lanes waits for {seconds:.0f} s. Ask again shortly."
             return Explanation(event_id, None, "waiting", said, parked=parked)
         said = "Never accepted under this id, or refused, dropped (see the drop counts), or older than 35 days."
         return Explanation(event_id, None, "unknown", said, parked=parked)
