@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import pytest
@@ -92,6 +92,27 @@ async def test_the_work_of_a_load_grows_with_the_rows_and_not_with_rows_times_te
         loaded = await store.load(cast(Any, rows), range(tenants))
         assert all(len(each.banners) == 5 for each in loaded.values())
         assert rows.looks <= 2 * tenants * 5
+
+
+async def test_each_tenants_rows_are_looked_at_by_its_own_snapshot_only(
+    database: Database, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = 0
+
+    class Counted(list[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            nonlocal looks
+            looks += 1
+            return super().__iter__()
+
+    async def load(tx: object, tenants: Sequence[int]) -> dict[int, store.TenantRows]:
+        return {each: store.TenantRows(Counted(), Counted(), Counted(), []) for each in tenants}
+
+    monkeypatch.setattr(store, "load", load)
+    catalog, tenants = Catalogue(database, redis, SystemClock()), range(1, 501)
+    await catalog._load(tenants, dict.fromkeys(tenants, 1))
+    assert len(catalog.tenants()) == 500
+    assert looks <= 500 * 5
 
 
 @pytest.mark.parametrize("quick", [decide._QUICK, -1])
