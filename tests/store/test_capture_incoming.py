@@ -7,9 +7,12 @@ import uuid
 from collections import Counter
 from typing import Any
 
-from handbill.events.entries import Entries
+import pytest
+
+from handbill.events.entries import Entries, NoEvent
 from handbill.events.incoming import Incoming, _parked_id
 from handbill.events.model import CapturedEvent, EdgeKind, decode
+from handbill.events.reasons import Reason
 from handbill.events.service import Chosen
 from handbill.infra.journal.port import START
 from handbill.infra.postgres import Database
@@ -176,3 +179,14 @@ async def test_a_parked_entry_comes_back_as_it_came(
             assert event.received in (int(entry.partition("-")[0]), event.at)
             assert before <= event.received + 1_000
         assert json.loads(by_id[f"incoming:{first}"].properties) == {"$extra": {"plan": "pro"}}
+
+
+async def test_an_entry_of_a_tenant_that_has_just_gone_is_no_event(database: Database, redis: Redis) -> None:
+    async with loop(database, redis) as here:
+        entries = Entries(here.tenants, here.clock)
+        entries._projects["shop"] = 2**30  # as remembered from some seconds ago; there is no such tenant
+        with pytest.raises(NoEvent) as refused:
+            await entries.event(
+                {"project_id": "shop", "event": "seen", "distinct_id": "ada"}, "1-0", here.clock.now_ms()
+            )
+        assert refused.value.reason == Reason.UNKNOWN_OBJECT

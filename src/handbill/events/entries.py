@@ -13,7 +13,7 @@ from handbill.events.reader import ParkedBody
 from handbill.kit.bounds import ID_MAX, PROJECTS
 from handbill.kit.caches import TtlCache
 from handbill.kit.clock import Clock, to_ms
-from handbill.kit.errors import Forbidden, NotFound
+from handbill.kit.errors import Forbidden, NotFound, Unauthorized
 from handbill.tenants.service import TenantService
 
 _FRESH_S = 5.0
@@ -39,7 +39,10 @@ class Entries:
     async def event(self, sent: Mapping[str, str], entry: str, received: int) -> CapturedEvent:
         """Raises NoEvent with the reason."""
         tenant = await self._tenant(sent)
-        privacy = (await self._tenants.directory.profile(tenant)).settings.privacy
+        try:
+            privacy = (await self._tenants.directory.profile(tenant)).settings.privacy
+        except Unauthorized as error:  # the tenant is gone; its name is remembered for some seconds
+            raise _unknown(error.detail) from None
         moment = Moment(received, lambda: f"{DIALECT}:{entry}")
         try:
             event = flat_event(sent, entry, moment, Terms(tenant, privacy.truncate_ip), [])

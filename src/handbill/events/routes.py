@@ -42,7 +42,7 @@ _PARKED: dict[str, Any] = {
 }  # fmt: skip
 _EXPLAINED: dict[str, Any] = {
     "event_id": "imp_1", "kind": "impression", "outcome": "counted", "said": "Counted as impression.",
-    "counted_at": _AT, "row": None, "parked": [],
+    "counted_at": _AT, "parked": [],
 }  # fmt: skip
 
 
