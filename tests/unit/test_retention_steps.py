@@ -13,7 +13,7 @@ from tests.kit.clocks import FakeClock
 
 
 class Steps:
-    """Stands for the four parts; records who ran, and raises for those in `failing`."""
+    """Stands for the parts; records who ran, and raises for those in `failing`."""
 
     def __init__(self, *failing: str) -> None:
         self.failing = failing
@@ -23,7 +23,9 @@ class Steps:
         tasks._dropped = 0
         parts: dict[str, Any] = {
             "_events": SimpleNamespace(
-                forget_keys=self.step("event_keys"), forget_replayed=self.step("replayed_events")
+                forget_keys=self.step("event_keys"),
+                forget_replayed=self.step("replayed_events"),
+                parked_requests=SimpleNamespace(prune=self.step("parked_requests")),
             ),
             "_history": SimpleNamespace(run=self.step("history")),
             "_banners": SimpleNamespace(retention=SimpleNamespace(run=self.step("banners"))),
@@ -45,7 +47,7 @@ class Steps:
         return await self.tasks.retention(None, None)  # type: ignore[arg-type]
 
 
-ALL = ["event_keys", "replayed_events", "history", "banners"]
+ALL = ["event_keys", "replayed_events", "parked_requests", "history", "banners"]
 
 
 @pytest.mark.parametrize("failing", [["event_keys"], ["history"], ["banners"], ALL])

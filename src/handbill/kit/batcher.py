@@ -74,24 +74,28 @@ class Batcher(Generic[Item, Result]):
         self._bytes += size
         if self._task is None:
             self._task = asyncio.create_task(self._run())
-            self._task.add_done_callback(self._end)
+            self._task.add_done_callback(self._on_done)
         return await entry.done
 
     async def _run(self) -> None:
-        while self._waiting:
-            await asyncio.sleep(0)  # whoever is ready now may still join
-            batch = self._take()
-            try:
-                await self._process(batch)
-            finally:
-                self._items -= len(batch)
-                self._bytes -= sum(entry.size for entry in batch)
-        self._task = None
+        try:
+            while self._waiting:
+                await asyncio.sleep(0)  # whoever is ready now may still join
+                batch = self._take()
+                try:
+                    await self._process(batch)
+                finally:
+                    self._items -= len(batch)
+                    self._bytes -= sum(entry.size for entry in batch)
+        finally:
+            self._end()
 
-    def _end(self, task: asyncio.Task[None]) -> None:
-        """A run that was cancelled, even before it began, leaves nobody waiting."""
-        if self._task is not task:
-            return
+    def _on_done(self, task: asyncio.Task[None]) -> None:
+        if self._task is task:  # it was cancelled before it began
+            self._end()
+
+    def _end(self) -> None:
+        """A run that was cancelled leaves nobody waiting: no other would answer them."""
         self._task = None
         for entry in self._waiting:
             entry.done.cancel()
