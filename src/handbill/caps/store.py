@@ -110,7 +110,7 @@ class CapsStore:
         self._asked.append((keys, future))
         if self._asking is None:
             self._asking = asyncio.create_task(self._ask(), name="caps-read")
-            self._asking.add_done_callback(self._end_asking)
+            self._asking.add_done_callback(self._on_asked)
         whole, values = await future
         if not beside:
             return [_opened(value, whole) for value in values], ()
@@ -118,16 +118,20 @@ class CapsStore:
         return [_opened(value, whole) for value in values[:own]], tuple(values[own:])
 
     async def _ask(self) -> None:
-        await asyncio.sleep(0)  # let the requests of this turn of the loop join
-        while self._asked:
-            asked, self._asked = self._asked, []
-            await self._answer(asked)
-        self._asking = None
+        try:
+            await asyncio.sleep(0)  # let the requests of this turn of the loop join
+            while self._asked:
+                asked, self._asked = self._asked, []
+                await self._answer(asked)
+        finally:
+            self._end_asking()
 
-    def _end_asking(self, task: asyncio.Task[None]) -> None:
-        """A read that was cancelled, even before it began, leaves nobody waiting."""
-        if self._asking is not task:
-            return
+    def _on_asked(self, task: asyncio.Task[None]) -> None:
+        if self._asking is task:  # it was cancelled before it began
+            self._end_asking()
+
+    def _end_asking(self) -> None:
+        """A read that was cancelled leaves nobody waiting."""
         self._asking = None
         left, self._asked = self._asked, []
         for _, future in left:

@@ -273,9 +273,7 @@ class TenantService:
         """A fresh key; its clear text is in the answer and, for a secret key, nowhere else ever again."""
         now = self._clock.now()
         if new.kind == "write" and new.scopes:
-            raise Invalid(
-                "A write key has no scopes: it tracks and decides.", faults=[Fault("scopes", "must be empty")]
-            )
+            raise Invalid("A write key has no scopes.", faults=[Fault("scopes", "must be empty for a write key")])
         if new.expires_at is not None and new.expires_at <= now:
             raise Invalid("The key would already be expired.", faults=[Fault("expires_at", "must be in the future")])
         if faults := moment_faults("expires_at", new.expires_at):
