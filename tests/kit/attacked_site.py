@@ -134,7 +134,7 @@ class Traffic:
         since = time.monotonic()
         until = since + seconds
         await eventually(
-            lambda: any(one["sent"] >= until for one in self._running.logs[-20:]), what="traffic goes on", timeout=120
+            lambda: any(one.get("sent", 0.0) >= until for one in self._running.logs[-20:]), what="traffic goes on", timeout=120
         )
         return [one for one in self.requests if since <= one["sent"] < until]
 
