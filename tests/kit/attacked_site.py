@@ -133,9 +133,11 @@ class Traffic:
         """The requests that are sent in the next seconds, once they are answered."""
         since = time.monotonic()
         until = since + seconds
-        await eventually(
-            lambda: any(one.get("sent", 0.0) >= until for one in self._running.logs[-20:]), what="traffic goes on", timeout=120
-        )
+
+        def is_over() -> bool:
+            return any(one.get("sent", 0.0) >= until for one in self._running.logs[-20:])
+
+        await eventually(is_over, what="traffic goes on", timeout=120)
         return [one for one in self.requests if since <= one["sent"] < until]
 
     async def finish(self) -> dict[str, int]:
