@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from handbill.alerts.channel import MAX_WAITING, Channel, ChannelState, restore_channel_state
 from handbill.alerts.condition import Condition
 from handbill.alerts.conditions import CONDITIONS
 from handbill.alerts.grammar import Compare, Increase, Labels, Latest
 from handbill.alerts.incidents import MAX_OPEN, RECOVERY_S, Incident, IncidentTracker
-from handbill.alerts.messages import Change, Message, clean, human
+from handbill.alerts.messages import MAX_CHANGES, Change, Message, clean, human
 from handbill.alerts.state_file import load_state, save_state
 
 LAG = next(one for one in CONDITIONS if one.name == "HandbillJournalLag")
@@ -134,6 +135,30 @@ def test_a_channel_reports_the_beginning_and_the_end_once() -> None:
     assert made.state == ChannelState(sent_ms=[2_000, 4_000])
 
 
+@pytest.mark.parametrize("count", [21, 62, 200])
+def test_programs_are_told_the_beginning_and_the_end_of_every_incident_however_many_come_at_once(count: int) -> None:
+    many, made, told = [incident(number) for number in range(count)], channel(), []
+    for ends in (False, True):
+        if ends:
+            made.add_recovered([ended(one) for one in many])
+        while message := made.next_message(2_000, [] if ends else many):
+            assert len(message.changes) <= MAX_CHANGES
+            told += [(fields["status"], fields["labels"]["instance"]) for fields in message.fields()]
+            made.record_sent(message, 2_000)
+    assert sorted(told) == sorted((kind, f"h:{n}") for kind in ("opened", "recovered") for n in range(count))
+
+
+def test_a_message_has_a_limit_and_the_next_one_has_the_rest() -> None:
+    many, made = [incident(number) for number in range(MAX_CHANGES + 5)], channel()
+    first = made.next_message(2_000, many)
+    assert first is not None
+    made.record_sent(first, 2_000)
+    second = made.next_message(3_000, many)
+    assert second is not None
+    assert (len(first.changes), len(second.changes)) == (MAX_CHANGES, 5)
+    assert f"And {MAX_CHANGES - 20} more." in first.text
+
+
 def test_a_failed_message_is_tried_again_with_growing_pauses_and_nothing_is_lost() -> None:
     one, made, now = incident(), channel(), 0
     pauses = []
@@ -199,7 +224,7 @@ def test_what_waits_for_a_dead_sender_is_bounded_and_counted() -> None:
     assert message is not None
     assert (len(message.changes), message.dropped) == (MAX_WAITING, 7)
     assert "7 incidents began and ended" in message.text
-    assert len(message.fields()) == 20
+    assert len(message.fields()) == MAX_CHANGES
     made.record_sent(message, 0)
     assert made.next_message(1, []) is None
 

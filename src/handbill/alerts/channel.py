@@ -11,7 +11,7 @@ from typing import Protocol
 import msgspec
 
 from handbill.alerts.incidents import Incident
-from handbill.alerts.messages import Change, Message
+from handbill.alerts.messages import MAX_CHANGES, Change, Message
 
 HOUR_MS = 3_600_000
 MAX_WAITING = 200
@@ -74,7 +74,7 @@ class Channel:
                 f"More than {self._max_per_hour} messages in an hour. The next one summarises what changes until then."
             )
             return Message(self._installation, note=note, is_limit_notice=True)
-        return Message(self._installation, tuple(changes), dropped=self.state.dropped)
+        return Message(self._installation, tuple(changes[:MAX_CHANGES]), dropped=self.state.dropped)
 
     def record_sent(self, message: Message, now_ms: int) -> None:
         """The message was delivered: its changes are reported."""

@@ -14,7 +14,9 @@ from handbill.kit.clock import from_ms
 
 _BY_NAME: Mapping[str, Condition] = {one.name: one for one in CONDITIONS}
 MAX_DETAILED = 20
-"""Changes that one message describes; further ones are counted."""
+"""Changes that the text of one message describes; further ones are counted."""
+MAX_CHANGES = 200
+"""Changes of one message; further ones are in the next."""
 _MAX_LABEL = 100
 ChangeKind: TypeAlias = Literal["opened", "recovered", "missed"]
 """`missed` is an incident that was over before its sender could report it."""
@@ -57,7 +59,7 @@ class Message(msgspec.Struct, frozen=True):
 
     def fields(self) -> list[dict[str, Any]]:
         """The same for a program."""
-        return [_fields(change) for change in self.changes[:MAX_DETAILED]]
+        return [_fields(change) for change in self.changes]
 
 
 def headline(change: Change) -> str:
