@@ -12,7 +12,7 @@ import contextlib
 import itertools
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from uuid import UUID
 
 import asyncpg
@@ -21,7 +21,7 @@ import msgspec
 from benches._bench import Options, Result, alternating, main, require, say
 from benches._shop import ACTOR, house
 from handbill.events.model import CapturedEvent, Edge, EdgeKind, Event, Row, decode, encode, key, sender
-from handbill.events.shipping_rows import COLUMNS, RowMaker
+from handbill.events.shipping_rows import COLUMNS, Number, RowMaker
 from handbill.infra.clickhouse import ClickHouse
 from handbill.infra.migrations import migrate_clickhouse
 from handbill.kit.clock import from_ms
@@ -96,13 +96,17 @@ async def done(built: House) -> None:
         await asyncio.sleep(0.02)
 
 
+async def _no_public_ids(numbers: Collection[Number]) -> Mapping[Number, str]:
+    return {}
+
+
 class Bare:
     """Decode, insert keys, insert rows; PostgreSQL and ClickHouse at the same time, as two workers would."""
 
     def __init__(self, connection: asyncpg.Connection, clickhouse: ClickHouse) -> None:
         self._connection = connection
         self._clickhouse = clickhouse
-        self._maker = RowMaker(lambda tenant, name: SOMEBODY, lambda address: None)
+        self._maker = RowMaker(lambda tenant, name: SOMEBODY, lambda address: None, _no_public_ids)
 
     async def insert(self, bodies: Sequence[bytes]) -> int:
         found = {}

@@ -10,7 +10,7 @@ from uuid import UUID
 from handbill.events.model import CapturedEvent, Edge, EdgeKind, Event, key
 from handbill.events.policy import ShippingPolicy
 from handbill.events.shipping_insert import ErasedSince, Shipping
-from handbill.events.shipping_rows import RowMaker
+from handbill.events.shipping_rows import Number, RowMaker
 from handbill.events.shipping_store import ShippingStore
 from handbill.infra.clickhouse import ClickHouse
 from handbill.infra.journal.port import Journal
@@ -38,6 +38,10 @@ where e.tenant_id = {tenant:UInt32}
 """The canonical way from events to people."""
 
 
+async def no_public_ids(numbers: Collection[Number]) -> Mapping[Number, str]:
+    return {}
+
+
 async def no_classes(tenants: Iterable[int]) -> Mapping[int, int]:
     return {}
 
@@ -51,7 +55,7 @@ def shipping(
     maker: RowMaker | None = None, classes: object = no_classes, erased: ErasedSince = nobody_erased,
 ) -> Shipping:  # fmt: skip
     return Shipping(
-        database, clickhouse, journal, maker or RowMaker(person_id, lambda address: None),
+        database, clickhouse, journal, maker or RowMaker(person_id, lambda address: None, no_public_ids),
         squashed=Overrides(database, clickhouse).squashed, classes=classes,  # type: ignore[arg-type]
         erased=erased, migrate=lambda: migrate_clickhouse(clickhouse), policy=policy,
     )  # fmt: skip

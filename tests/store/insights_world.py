@@ -22,6 +22,7 @@ from handbill.insights.model import Field, Filter, FunnelQuery, RetentionQuery, 
 from handbill.insights.periods import cuts, midnight
 
 SPACE = UUID(int=11)
+BANNERS = ("$banner_impression", "$banner_click")
 NAMES = ("view", "buy", "sign up", "it's")
 COUNTRIES = ("FR", "NP", "")
 # Names and values that would leave a quoted string, a bound parameter or a comment if anything were spliced.
@@ -54,7 +55,7 @@ TEXTS = (
 )
 COLUMNS = (
     "tenant_id", "at", "received", "event", "event_id", "event_key", "distinct_id", "person_id", "properties", "url",
-    "country", "screen_width",
+    "country", "screen_width", "source",
 )  # fmt: skip
 ZONES = ("Europe/Paris", "America/New_York", "Asia/Kathmandu", "Australia/Lord_Howe")
 
@@ -68,7 +69,9 @@ class Happened(msgspec.Struct, frozen=True):
     url: str
     country: str
     screen_width: int | None
-    person: UUID
+    source: str
+    person: UUID | None
+    """None: nobody said whose it was."""
 
     @property
     def key(self) -> bytes:
@@ -78,7 +81,7 @@ class Happened(msgspec.Struct, frozen=True):
 class World:
     """Events of one tenant around a change of the clock, with ids that moved from person to person."""
 
-    def __init__(self, tenant: int, seed: int, events: int = 600) -> None:
+    def __init__(self, tenant: int, seed: int, events: int = 800) -> None:
         self.tenant = tenant
         self.rng = rng = Random(seed)
         self.segments: dict[UUID, set[UUID]] = {}
@@ -101,11 +104,24 @@ class World:
             at -= timedelta(milliseconds=rng.choice((0, 0, 1)))
         begun = len(ids) * max((at - begin).days, 0) // 24 + 2  # people begin all the time, not only at the beginning
         one = rng.choice(ids[:begun])
+        name, source, person = rng.choice(NAMES), "own", self.now[one]
+        unknown = rng.random()
+        if unknown < 0.2:
+            name, source = rng.choice(BANNERS), "banners"
+        if unknown < 0.12:
+            return self._made(number, at, name, f"event:{self.tenant}-{number}", source, None)
+        if unknown > 0.98:  # a sender may call somebody so
+            one = f"event:{self.tenant}-{number}"
+            person = self.now[one] = uuid5(SPACE, f"{self.tenant}:{one}")
+        return self._made(number, at, name, one, source, person)
+
+    def _made(self, number: int, at: datetime, name: str, one: str, source: str, person: UUID | None) -> Happened:
+        rng = self.rng
         return Happened(
-            f"{self.tenant}-{number}", at, rng.choice(NAMES), one,
+            f"{self.tenant}-{number}", at, name, one,
             {name: self._value() for name in PROPERTIES if rng.random() < 0.5},
             rng.choice(("", "https://a.example/Q?x=1", "https://b.example/")), rng.choice(COUNTRIES),
-            rng.choice((None, 320, 1920)), self.now[one],
+            rng.choice((None, 320, 1920)), source, person,
         )  # fmt: skip
 
     def _value(self) -> Any:
@@ -119,7 +135,7 @@ class World:
                 self.tenant, event.at, event.at, event.name, event.id, event.key, event.distinct_id,
                 uuid5(SPACE, f"{self.tenant}:{event.distinct_id}"),
                 json.dumps(event.properties, ensure_ascii=False, separators=(",", ":")),
-                event.url, event.country, event.screen_width,
+                event.url, event.country, event.screen_width, event.source,
             )
             for event in self.events
         ]  # fmt: skip
@@ -172,7 +188,7 @@ class World:
         return {"op": op, "values": values, **self.field()}
 
     def matching(self) -> dict[str, Any]:
-        return {"event": self.rng.choice((*NAMES[:2], None, None)), "filters": self.filters(1)}
+        return {"event": self.rng.choice((*NAMES[:2], *BANNERS, None, None)), "filters": self.filters(1)}
 
 
 # --- the same rules, as plain as can be
@@ -224,12 +240,21 @@ def matches(event: Happened, one: Any) -> bool:
 def within(
     world: World, start: datetime, end: datetime, filters: Sequence[Filter], segment: UUID | None = None
 ) -> list[Happened]:
-    people = set(world.now.values()) if segment is None else world.segments[segment]
     return [
         event
         for event in world.events
-        if start <= event.at < end and event.person in people and all(holds(event, one) for one in filters)
+        if start <= event.at < end
+        and (segment is None or event.person in world.segments[segment])
+        and all(holds(event, one) for one in filters)
     ]
+
+
+def people_of(events: Sequence[Happened]) -> set[UUID]:
+    return {event.person for event in events if event.person is not None}
+
+
+def nobodys(events: Sequence[Happened], one: Any) -> int:
+    return sum(event.person is None and matches(event, one) for event in events)
 
 
 def grouped(event: Happened, field: Field | None, top: Sequence[str]) -> tuple[str, str | None]:
@@ -253,7 +278,7 @@ def measured(events: Sequence[Happened], measure: str, of: str | None) -> float 
     if measure == "count":
         return len(events)
     if measure == "people":
-        return len({event.person for event in events})
+        return len(people_of(events))
     numbers = sorted(
         found for event in events if (found := number(said(event, Field(property=of)))) is not None
     )  # fmt: skip
@@ -292,6 +317,20 @@ def trends(world: World, query: TrendsQuery, start: date, end: date, top: Sequen
     return found
 
 
+def unidentified(
+    world: World, query: TrendsQuery, place: int, group: tuple[str, str | None], top: Sequence[str]
+) -> list[int]:
+    """Of one series and group, for each interval."""
+    edges = cuts(query.start, query.end, query.interval, world.zone)
+    bounds = [*edges, midnight(query.end, world.zone)]
+    events = within(world, edges[0], bounds[-1], query.filters, query.segment)
+    ours = [event for event in events if grouped(event, query.breakdown, top) == group]
+    return [
+        nobodys([event for event in ours if low <= event.at < high], query.series[place])
+        for low, high in pairwise(bounds)
+    ]
+
+
 def chain(moments: dict[datetime, set[int]], steps: int, window: timedelta) -> list[datetime]:
     """Try every beginning: the longest, then the earliest to get there, then the one that began latest."""
     best: list[datetime] = []
@@ -312,7 +351,7 @@ def funnel(world: World, query: FunnelQuery) -> tuple[list[str], dict[tuple[str,
     )
     top = top_values(events, query.breakdown, query.steps[:1], query.groups)
     found: dict[tuple[str, str | None], list[list[datetime]]] = {}
-    for person in {event.person for event in events}:
+    for person in people_of(events):
         moments: dict[datetime, set[int]] = {}
         entries: list[tuple[datetime, bool, str, Happened]] = []
         for event in events:
@@ -340,7 +379,7 @@ def retention(world: World, query: RetentionQuery) -> list[tuple[int, list[int]]
 
     cohorts: list[set[UUID]] = [set() for _ in edges]
     back: dict[UUID, set[int]] = {}
-    for person in {event.person for event in events}:
+    for person in people_of(events):
         mine = [event for event in events if event.person == person]
         begun = sorted(event.at for event in mine if matches(event, query.begins))
         for at in begun[:1] if query.first else [at for at in begun if at >= edges[0]]:

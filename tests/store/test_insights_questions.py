@@ -52,7 +52,7 @@ def questions(clickhouse: ClickHouse, world: World) -> Questions:
 
 
 async def test_trends_are_what_counting_gives(world: World, questions: Questions) -> None:
-    rng, told = world.rng, 0
+    rng, told, nobodys = world.rng, 0, 0
     for _ in range(ASKED):
         series: list[dict[str, Any]] = []
         for _ in range(rng.randrange(1, 4)):
@@ -81,6 +81,12 @@ async def test_trends_are_what_counting_gives(world: World, questions: Questions
             figures, total = now.get(key, ([nothing] * len(answer.points), nothing))
             assert line.figures == pytest.approx(figures), asked
             assert line.total == pytest.approx(total), asked
+            unidentified = plain.unidentified(world, query, line.series, (line.group.kind, line.group.value), top)
+            if query.series[line.series].measure == "people":
+                assert (line.unidentified, line.unidentified_total) == (unidentified, sum(unidentified)), asked
+                nobodys += sum(unidentified)
+            else:
+                assert line.unidentified is line.unidentified_total is None
             if query.compare:
                 assert answer.previous_points is not None
                 figures, total = earlier.get(key, ([nothing] * len(answer.previous_points), nothing))
@@ -90,10 +96,11 @@ async def test_trends_are_what_counting_gives(world: World, questions: Questions
         assert set(now) | set(earlier) <= seen, asked
         assert answer.points == cuts(query.start, query.end, query.interval, world.zone)
     assert told > 40
+    assert nobodys
 
 
 async def test_funnels_are_what_walking_gives(world: World, questions: Questions) -> None:
-    rng, far = world.rng, 0
+    rng, far, nobodys = world.rng, 0, 0
     for _ in range(ASKED):
         asked = {
             **world.span(20), "steps": [world.matching() for _ in range(rng.randrange(2, 5))],
@@ -114,7 +121,12 @@ async def test_funnels_are_what_walking_gives(world: World, questions: Questions
                 took = [(chain[number] - chain[number - 1]).total_seconds() for chain in reached if number]
                 assert step.median_s == (pytest.approx(statistics.median(took), abs=0.001) if took else None), asked
                 far += bool(number and reached)
+        low, high = midnight(query.start, world.zone), midnight(query.end, world.zone)
+        events = plain.within(world, low, high, query.filters, query.segment)
+        assert answer.unidentified == [plain.nobodys(events, step) for step in query.steps], asked
+        nobodys += sum(answer.unidentified)
     assert far > 10
+    assert nobodys
 
 
 async def test_retention_is_what_counting_gives(world: World, questions: Questions) -> None:
@@ -129,17 +141,23 @@ async def test_retention_is_what_counting_gives(world: World, questions: Questio
         answer = await questions.retention(world.tenant, query)
         assert [(one.people, one.returned) for one in answer.cohorts] == plain.retention(world, query), asked
         returned += sum(sum(one.returned) for one in answer.cohorts)
+        low, high = midnight(query.start, world.zone), midnight(query.end, world.zone)
+        events = plain.within(world, low, high, query.filters, query.segment)
+        nobodys = (plain.nobodys(events, query.begins), plain.nobodys(events, query.returns))
+        assert (answer.unidentified.begins, answer.unidentified.returns) == nobodys, asked
     assert returned > 10
 
 
 async def test_a_segment_may_have_ten_thousand_people_and_no_more(world: World, clickhouse: ClickHouse) -> None:
-    people = [UUID(int=number) for number in range(MOST_MEMBERS - 1)] + [world.events[0].person]
+    event = next(event for event in world.events if event.person is not None)
+    assert event.person is not None
+    people = [UUID(int=number) for number in range(MOST_MEMBERS - 1)] + [event.person]
 
     async def members(tenant: int, segment: UUID, most: int) -> list[UUID]:
         return people
 
     questions = Questions(EventStoreReader(clickhouse, Bounds()), Directory(), members)  # type: ignore[arg-type] # as above
-    day = world.events[0].at.date()
+    day = event.at.date()
     asked = {"from": day, "to": day + timedelta(days=1), "series": [{"measure": "people"}], "segment": UUID(int=1)}
     answer = await questions.trends(world.tenant, msgspec.convert(asked, TrendsQuery))
     assert answer.lines[0].total == 1

@@ -24,6 +24,7 @@ from handbill.people.model import EdgeKind
 from handbill.people.sink import PeopleSink
 from tests.kit.clocks import FakeClock
 from tests.kit.people import commit, said, state
+from tests.kit.shipping import no_public_ids
 
 BRACKETS = b'{"a":[' + b"[]," * 10_000 + b"1]}"
 """As much work as its bytes can be: 30 KB."""
@@ -143,7 +144,9 @@ async def test_rows_for_clickhouse_are_made_in_turns(monkeypatch: pytest.MonkeyP
     made = rows([said(1, f"e{number}", 1, "see", "zoe", properties=BRACKETS) for number in range(60)])
     turn = watch(monkeypatch, shipping_rows.enrich, "sound", lambda _, json: len(json or b""))
     async with turn.watched():
-        records = await RowMaker(lambda tenant_id, who: UUID(int=1), lambda address: None).records(made, {}, {1: 7})
+        records = await RowMaker(lambda tenant_id, who: UUID(int=1), lambda address: None, no_public_ids).records(
+            made, {}, {1: 7}
+        )
     assert [(record[4], record[-1]) for record in records] == [(row.event.id, 7) for row in made]
     assert turn.whole == 60 * len(BRACKETS)
     assert turn.most <= BYTES_PER_TURN + 2 * len(BRACKETS)

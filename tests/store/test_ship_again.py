@@ -32,7 +32,7 @@ from handbill.people.squash import LOCK
 from tests.kit.clocks import FakeClock
 from tests.kit.engines import Engines
 from tests.kit.loop import Loop, loop
-from tests.kit.shipping import captures, hasty, shipped, shipping, stored, wanted
+from tests.kit.shipping import captures, hasty, no_public_ids, shipped, shipping, stored, wanted
 from tests.kit.waiting import eventually
 
 FORGET = Sql("update events.parked set replayed_at = null where tenant_id = $1", "test_forget")
@@ -46,8 +46,8 @@ class Clumsy(RowMaker):
 
     bad = True
 
-    def record(self, row: Row, people: object, retention: int) -> Record:
-        made = super().record(row, people, retention)  # type: ignore[arg-type]
+    def record(self, row: Row, people: object, retention: int, public_ids: object = None) -> Record:
+        made = super().record(row, people, retention, public_ids or {})  # type: ignore[arg-type]
         return (-1, *made[1:]) if self.bad else made
 
 
@@ -70,7 +70,7 @@ async def test_what_only_clickhouse_lacks_goes_there_alone_and_once(
 ) -> None:
     async with loop(database, redis, main=1) as house:
         events, ids = await parked(house, tenant, 25)
-        dead, maker = house.events.dead, Clumsy(person_id, lambda address: None)
+        dead, maker = house.events.dead, Clumsy(person_id, lambda address: None, no_public_ids)
         dead.reship = Reshipping(database, shipping(database, history, house.journal, maker=maker), LOCK)
         done = await dead.replay(Chosen(tenant), on_failure=OnFailure.STOP)
         assert (done.shipped, done.unshipped, done.failed, done.stopped) == (0, 20, 20, True)

@@ -32,7 +32,7 @@ from tests.kit.crashes import Died, enumerate_points
 from tests.kit.engines import Engines
 from tests.kit.loop import Loop, loop
 from tests.kit.proxy import proxy
-from tests.kit.shipping import AT_ONCE, captures, hasty, shipped, shipping, stored, wanted
+from tests.kit.shipping import AT_ONCE, captures, hasty, no_public_ids, shipped, shipping, stored, wanted
 from tests.kit.waiting import eventually
 
 SMALL = ConsumerPolicy(batch_events=40, batch_wait_ms=0)
@@ -287,8 +287,8 @@ async def _parked(database: Database, tenant: int) -> list[tuple[str, str]]:
 class Clumsy(RowMaker):
     """Makes rows that no table takes of events whose id says so."""
 
-    def record(self, row: Row, people: object, retention: int) -> Record:
-        made = super().record(row, people, retention)  # type: ignore[arg-type]
+    def record(self, row: Row, people: object, retention: int, public_ids: object = None) -> Record:
+        made = super().record(row, people, retention, public_ids or {})  # type: ignore[arg-type]
         return (-1, *made[1:]) if "poison" in row.event.id else made
 
 
@@ -299,7 +299,7 @@ async def test_rows_that_the_engine_refuses_are_alone(
         now = house.clock.now_ms()
         events = captures(random.Random(5), tenant, 60, now)
         bad = [msgspec.structs.replace(event, id=f"poison{n}") for n, event in enumerate(events[:3])]  # type: ignore[type-var]
-        made = shipping(database, history, house.journal, maker=Clumsy(person_id, lambda address: None))
+        made = shipping(database, history, house.journal, maker=Clumsy(person_id, lambda address: None, no_public_ids))
         await house.consumer(SMALL, shipping=made)
         mixed = [*events[:20], bad[0], *events[20:40], *bad[1:], *events[40:]]
         await accepted(house, mixed, size=30)  # type: ignore[arg-type]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from uuid import UUID
 
@@ -13,9 +14,9 @@ from hypothesis import strategies as st
 from handbill.events import enrich, shipping_rows
 from handbill.events.history import expired
 from handbill.events.model import CapturedEvent, Click, Impression, Row, View, key
-from handbill.events.shipping_rows import CLASSES, COLUMNS, RowMaker, inserts, retention_class
+from handbill.events.shipping_rows import CLASSES, COLUMNS, Number, RowMaker, inserts, retention_class
 from handbill.kit.agents import agent_of
-from tests.kit.shipping import AGENTS
+from tests.kit.shipping import AGENTS, no_public_ids
 
 MAC, PHONE = AGENTS[1] or "", AGENTS[2] or ""
 SOMEBODY = UUID(int=9)
@@ -26,7 +27,7 @@ def made(**fields: object) -> CapturedEvent:
 
 
 def row_of(event: object, country: str | None = None) -> dict[str, object]:
-    maker = RowMaker(lambda tenant, name: SOMEBODY, lambda address: country)
+    maker = RowMaker(lambda tenant, name: SOMEBODY, lambda address: country, no_public_ids)
     kind, name = event.kind, event.id  # type: ignore[attr-defined]
     record = maker.record(Row(0, key(kind, name), event, b""), {}, 90)  # type: ignore[arg-type]
     return dict(zip(COLUMNS, record, strict=True))
@@ -129,3 +130,33 @@ def test_half_a_character_becomes_a_whole_one_and_all_else_stays(parts: list[str
     assert json.loads(found)["a"] == whole
     if read == whole:
         assert found == f'{{"a":"{text}"}}'.encode()
+
+
+async def test_a_banner_event_says_what_it_was_about_by_public_ids() -> None:
+    asked: list[Collection[Number]] = []
+
+    async def public_ids(numbers: Collection[Number]) -> Mapping[Number, str]:
+        asked.append(numbers)
+        return {number: f"{number[1]} {number[2]} of {number[0]}" for number in numbers if number[2] != 99}
+
+    maker = RowMaker(lambda tenant, name: SOMEBODY, lambda address: None, public_ids)
+    events = [
+        Impression(7, "i", 1, 2, 3, 4, 5, "u", variant="b"),
+        Click(7, "c", 1, 2, 3, None, 99, "u", destination="https://shop.example/"),
+        View(8, "v", 1, 2, 3, user="u", duration_ms=5, counted=False),
+        made(),
+    ]
+    rows = [Row(place, key(event.kind, event.id), event, b"") for place, event in enumerate(events)]
+    records = await maker.records(rows, {}, {})
+    properties = [json.loads(dict(zip(COLUMNS, record, strict=True))["properties"]) for record in records]  # type: ignore[arg-type] # bytes
+    about = {"banner_id": "banner 3 of 7", "placement_id": "placement 4 of 7", "campaign_id": "campaign 5 of 7"}
+    assert properties == [
+        {**about, "variant": "b"},
+        {"banner_id": "banner 3 of 7", "destination": "https://shop.example/"},
+        {"banner_id": "banner 3 of 8", "duration_ms": 5, "dismissed": False, "counted": False},
+        {},
+    ]
+    banners = {(7, "banner", 3), (8, "banner", 3)}
+    assert asked == [{*banners, (7, "placement", 4), (7, "campaign", 5), (7, "campaign", 99)}]
+    await maker.records([rows[3]], {}, {})
+    assert len(asked) == 1

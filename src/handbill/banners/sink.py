@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import date
 
 from handbill.banners.tally import bucket_time, tally
-from handbill.events.model import BannerEvent, CapturedEvent, Click, Impression, Row
+from handbill.events.model import BannerEvent, CapturedEvent, Click, Event, Impression, Row
 from handbill.infra import sqlfiles
 from handbill.infra.postgres import Database, Tx
 from handbill.kit.clock import from_ms
@@ -23,7 +23,7 @@ _CLICKS = (*_COMMON, "destination_url", "variant")
 _DAY_MS = 86_400_000
 _KNOWN_S = 60.0
 _FIRST_DAY = date(1970, 1, 1).toordinal()
-_TABLES = {Impression: "banners.banner_impressions", Click: "banners.banner_clicks"}
+_TABLES: dict[type[Event], str] = {Impression: "banners.banner_impressions", Click: "banners.banner_clicks"}
 
 
 class BannerSink:

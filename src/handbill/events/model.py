@@ -61,6 +61,7 @@ class _Head(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Impression(_Head, frozen=True, array_like=True, tag="i"):
     kind: ClassVar[str] = "impression"
     referrer: str | None = None
+    variant: str | None = None
 
 
 @final

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from uuid import UUID
 
 import msgspec
@@ -26,6 +27,10 @@ _json = msgspec.json.Encoder()
 
 PersonOf = Callable[[int, str], UUID]
 """Who a distinct id would be alone. Handed in by the wiring: people live in a room above this one."""
+Number = tuple[int, str, int]
+"""(tenant, `banner`, `placement` or `campaign`, its number)"""
+PublicIds = Callable[[Collection[Number]], Awaitable[Mapping[Number, str]]]
+"""The public ids of these; one that is not known may be left out. Handed in by the wiring."""
 Record = tuple[object, ...]
 
 
@@ -75,21 +80,30 @@ def inserts(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
 class RowMaker:
     """`people`: persons of ids that were squashed; everybody else is who the id would be alone."""
 
-    def __init__(self, person_of: PersonOf, country: enrich.Country) -> None:
+    def __init__(self, person_of: PersonOf, country: enrich.Country, public_ids: PublicIds) -> None:
         self._person_of = person_of
         self._country = country
+        self._public_ids = public_ids
 
     async def records(
         self, rows: Sequence[Row], people: Mapping[tuple[int, str], UUID], classes: Mapping[int, int]
     ) -> list[Record]:
         """Others have their turn on the loop: the rows of one insert may take more than a second."""
         records, turns = [], Turns()
+        numbers = {number for row in rows if type(row.event) is not CapturedEvent for number in _numbers(row.event)}
+        public_ids = await self._public_ids(numbers) if numbers else {}
         for row in rows:
-            records.append(self.record(row, people, classes.get(row.event.tenant, 0)))
+            records.append(self.record(row, people, classes.get(row.event.tenant, 0), public_ids))
             await turns.count(len(row.body))
         return records
 
-    def record(self, row: Row, people: Mapping[tuple[int, str], UUID], retention: int) -> Record:
+    def record(
+        self,
+        row: Row,
+        people: Mapping[tuple[int, str], UUID],
+        retention: int,
+        public_ids: Mapping[Number, str] = MappingProxyType({}),
+    ) -> Record:
         event = row.event
         who = distinct_id_of(row)
         person = people.get((event.tenant, who)) if people else None
@@ -97,7 +111,7 @@ class RowMaker:
             person = self._person_of(event.tenant, who)
         if type(event) is CapturedEvent:
             return self._capture(row, event, person, retention)
-        return self._banner(row, event, who, person, retention)
+        return self._banner(row, event, who, person, retention, public_ids)
 
     def _capture(self, row: Row, event: CapturedEvent, person: UUID, retention: int) -> Record:
         agent = enrich.agent(event)
@@ -112,11 +126,13 @@ class RowMaker:
             event.dialect, 0, 0, 0, event.marks, retention,
         )  # fmt: skip
 
-    def _banner(self, row: Row, event: BannerEvent, who: str, person: UUID, retention: int) -> Record:
+    def _banner(
+        self, row: Row, event: BannerEvent, who: str, person: UUID, retention: int, public_ids: Mapping[Number, str]
+    ) -> Record:
         device = event.device or ""
         return (
             event.tenant, event.at, event.received, _NAMES[type(event)], event.id, row.key, who, person,
-            event.session or "", _properties(event), b"", b"", b"", event.page or "", _referrer(event),
+            event.session or "", _properties(event, public_ids), b"", b"", b"", event.page or "", _referrer(event),
             (event.country or "").upper()[:_WORD], "", "", "", "", device.capitalize()[:_WORD], "", "", None, None, "",
             "", "", "banners", event.banner, event.placement or 0, event.campaign or 0, event.marks, retention,
         )  # fmt: skip
@@ -130,11 +146,23 @@ def _referrer(event: BannerEvent) -> str:
     return event.referrer or "" if type(event) is Impression else ""
 
 
-def _properties(event: BannerEvent) -> bytes:
-    """What only this kind of event has."""
+def _numbers(event: BannerEvent) -> list[Number]:
+    """What the event names by numbers."""
+    named = (("banner", event.banner), ("placement", event.placement), ("campaign", event.campaign))
+    return [(event.tenant, kind, number) for kind, number in named if number is not None]
+
+
+def _properties(event: BannerEvent, public_ids: Mapping[Number, str]) -> bytes:
+    """What it was about, by public ids, and what only this kind of event has."""
+    properties: dict[str, object] = {
+        f"{number[1]}_id": public_ids[number] for number in _numbers(event) if number in public_ids
+    }
+    if event.variant is not None:
+        properties["variant"] = event.variant
     if type(event) is Click:
-        return _json.encode({"destination": event.destination, "variant": event.variant})
-    if type(event) is View:
-        told = {"duration_ms": event.duration_ms, "dismissed": event.dismissed, "counted": event.counted}
-        return _json.encode({**told, "device_id": event.device_id, "variant": event.variant})
-    return b"{}"
+        properties["destination"] = event.destination
+    elif type(event) is View:
+        properties |= {"duration_ms": event.duration_ms, "dismissed": event.dismissed, "counted": event.counted}
+        if event.device_id is not None:
+            properties["device_id"] = event.device_id
+    return _json.encode(properties)

@@ -52,7 +52,8 @@ def trend_lines(
     query: TrendsQuery, rows: Sequence[tuple[Any, ...]], cuts: Sequence[datetime], before: Sequence[datetime],
     top: Sequence[str],
 ) -> list[Line]:  # fmt: skip
-    """Rows are (in the range proper?, beginning of the interval or 0 for the whole, kind, value, figure, ...)."""
+    """Rows are (in the range proper?, beginning of the interval or 0 for the whole, kind, value, figure, ...), with the
+    unidentified events of each series after the figures."""
     found = {(bool(row[0]), int(row[1]), (int(row[2]), str(row[3]))): row[4:] for row in rows}
     keys = groups({key for _, _, key in found}, top, query.breakdown is not None)
     lines: list[Line] = []
@@ -65,6 +66,11 @@ def trend_lines(
             row = found.get((current, cut, key))
             return nothing if row is None or row[number] is None else float(row[number])
 
+        def unidentified(cut: int, key: Key, place: int = len(query.series) + number) -> int:
+            row = found.get((True, cut, key))
+            return 0 if row is None else int(row[place])
+
+        of_people = series.measure == "people"
         for key in keys:
             lines.append(
                 Line(
@@ -74,6 +80,8 @@ def trend_lines(
                     figure(True, 0, key),
                     [figure(False, milliseconds(cut), key) for cut in before] if query.compare else None,
                     figure(False, 0, key) if query.compare else None,
+                    [unidentified(milliseconds(cut), key) for cut in cuts] if of_people else None,
+                    unidentified(0, key) if of_people else None,
                 )
             )
     return lines
@@ -134,8 +142,10 @@ def event_row(row: tuple[Any, ...]) -> EventRow:
     """In the order of the statement `events`; an empty text is one that was not said."""
     at, received, event, event_id, distinct_id, person, session, properties, *rest, marks, key = row
     url, referrer, country, browser, os, device_type, lib, source = (text or None for text in rest)
+    is_unidentified = source == "banners" and distinct_id == f"event:{event_id}"
+    person_id = None if is_unidentified else UUID(str(person))
     return EventRow(
-        moment(at), moment(received), event, event_id, distinct_id, UUID(str(person)), session or None,
+        moment(at), moment(received), event, event_id, distinct_id, person_id, session or None,
         _object(properties), url, referrer, country, browser, os, device_type, lib, source, list(marks), key,
     )  # fmt: skip
 

@@ -15,13 +15,17 @@ from handbill.insights.statements import filled
 from handbill.insights.terms import (
     GROUP_TEXT,
     PERSON,
+    UNIDENTIFIED,
     Binder,
     all_of,
     condition,
     figure,
+    has_unidentified,
+    identified,
     matching,
     said,
     text_of,
+    unidentified,
 )
 
 ALL, VALUE, NONE, OTHER = range(4)
@@ -76,13 +80,15 @@ def trends(tenant: int, within: Range, query: TrendsQuery, top: Sequence[str]) -
     bind.params["middle"] = milliseconds(within.middle or within.start)
     kind, value = _group(query.breakdown, top, bind)
     conditions = [matching(one, bind) for one in query.series]
-    figures = [
-        f"{figure(one.measure, one.of, when, bind)} as f{number}"
-        for number, (one, when) in enumerate(zip(query.series, conditions, strict=True))
-    ]
+    figures, nobodys = [], []
+    for number, (one, when) in enumerate(zip(query.series, conditions, strict=True)):
+        of_people = one.measure == "people"
+        counted = identified(when, [one]) if of_people else when
+        figures.append(f"{figure(one.measure, one.of, counted, bind)} as f{number}")
+        nobodys.append(f"{unidentified(when, one) if of_people else 'toUInt64(0)'} as u{number}")
     where = f"{within.narrowed(query.filters, bind)} and ({' or '.join(conditions)})"
     people = within.joined(any(one.measure == "people" for one in query.series))
-    sql = filled("trends", kind=kind, value=value, figures=", ".join(figures), where=where, **people)
+    sql = filled("trends", kind=kind, value=value, figures=", ".join(figures + nobodys), where=where, **people)
     return Compiled(sql, bind.params)
 
 
@@ -107,9 +113,22 @@ def funnel(tenant: int, within: Range, query: FunnelQuery, top: Sequence[str]) -
         entry=entry,
         walk=_walk(len(query.steps), bind.add(query.window_s * 1000, "Int64")),
         levels=", ".join(_levels(len(query.steps))),
-        where=f"{within.narrowed(query.filters, bind)} and ({' or '.join(conditions)})",
+        where=identified(f"{within.narrowed(query.filters, bind)} and ({' or '.join(conditions)})", query.steps),
     )
     return Compiled(sql, bind.params)
+
+
+def unidentified_events(
+    tenant: int, within: Range, filters: Sequence[Filter], among: Sequence[Matching]
+) -> Compiled | None:
+    """How many events that each of `among` matches are nobody's; None where none of them can be."""
+    if not has_unidentified(among) or within.only is not None:  # a segment has people only
+        return None
+    bind = within.binder(tenant)
+    conditions = [matching(one, bind) for one in among]
+    counts = ", ".join(unidentified(when, one) for when, one in zip(conditions, among, strict=True))
+    where = f"{within.narrowed(filters, bind)} and ({' or '.join(conditions)}) and {UNIDENTIFIED}"
+    return Compiled(filled("counts", counts=counts, where=where, people=""), bind.params)
 
 
 def _walk(steps: int, window: str) -> str:
@@ -161,7 +180,8 @@ def retention(tenant: int, within: Range, query: RetentionQuery) -> Compiled:
     if query.first:
         earliest = f"minIf({moment}, {begins})"
         cohorts = f"if({earliest} >= {{middle:Int64}}, [{_place(earliest)}], [])"
-    where = f"{within.narrowed(query.filters, bind)} and ({begins} or {returns})"
+    among = (query.begins, query.returns)
+    where = identified(f"{within.narrowed(query.filters, bind)} and ({begins} or {returns})", among)
     sql = filled("retention", person=PERSON, place=_place(moment), cohorts=cohorts, returns=returns, where=where)
     return Compiled(sql, bind.params)
 

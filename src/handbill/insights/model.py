@@ -192,7 +192,8 @@ class Group(msgspec.Struct, frozen=True):
 class Line(msgspec.Struct, frozen=True):
     """One series for one group: a figure for each point of `points`, and one for the whole range.
 
-    Where nothing was measured, counts and sums are 0 and every other figure is null.
+    Where nothing was measured, counts and sums are 0 and every other figure is null. `unidentified`, for the measure
+    `people`: events that named no user, session or device. They are in no figure of people; null for other measures.
     """
 
     series: int
@@ -201,6 +202,8 @@ class Line(msgspec.Struct, frozen=True):
     total: float | None
     previous: list[float | None] | None = None
     previous_total: float | None = None
+    unidentified: list[int] | None = None
+    unidentified_total: int | None = None
 
 
 class Trends(msgspec.Struct, frozen=True):
@@ -227,8 +230,11 @@ class FunnelLine(msgspec.Struct, frozen=True):
 
 
 class Funnel(msgspec.Struct, frozen=True):
+    """`unidentified`: for each step, events that match it and named no user, session or device; no person has them."""
+
     lines: list[FunnelLine]
     zone: str
+    unidentified: list[int] = []
 
 
 class Cohort(msgspec.Struct, frozen=True):
@@ -239,21 +245,29 @@ class Cohort(msgspec.Struct, frozen=True):
     returned: list[int]
 
 
+class UnidentifiedEvents(msgspec.Struct, frozen=True):
+    """Events between `from` and `to` that match and named no user, session or device; they are in no cohort."""
+
+    begins: int = 0
+    returns: int = 0
+
+
 class Retention(msgspec.Struct, frozen=True):
     cohorts: list[Cohort]
     period: Period
     zone: str
+    unidentified: UnidentifiedEvents = UnidentifiedEvents()
 
 
 class EventRow(msgspec.Struct, frozen=True):
-    """One stored event, with the person that its id belongs to now."""
+    """One stored event, with the person that its id belongs to now; null where it named no user, session or device."""
 
     at: datetime
     received: datetime
     event: str
     event_id: str
     distinct_id: str
-    person_id: UUID
+    person_id: UUID | None
     session_id: str | None
     properties: dict[str, Any]
     url: str | None

@@ -16,12 +16,15 @@ from handbill.insights.model import (
     MOST_MEMBERS,
     MOST_PERIODS,
     Field,
+    Filter,
     Funnel,
     FunnelQuery,
+    Matching,
     Retention,
     RetentionQuery,
     Trends,
     TrendsQuery,
+    UnidentifiedEvents,
 )
 from handbill.insights.periods import EARLIEST, check_range, cuts, midnight, zone_named
 from handbill.insights.store import EventStoreReader
@@ -72,8 +75,9 @@ class Questions:
         async with self._asked(tenant, "funnel"):
             top = await self._top(tenant, within, query, query.steps[:1])
             rows = await self._reader.ask(compile.funnel(tenant, within, query, top))
+            unidentified = await self._unidentified(tenant, within, query.filters, query.steps)
         lines = answers.funnel_lines(rows, len(query.steps), top, query.breakdown is not None)
-        return Funnel(lines, str(zone))
+        return Funnel(lines, str(zone), unidentified)
 
     async def retention(self, tenant: int, query: RetentionQuery) -> Retention:
         zone = await self.zone(tenant, query.zone)
@@ -89,7 +93,18 @@ class Questions:
         within = Range(begin, midnight(query.end, zone), tuple(points), points[0], only)
         async with self._asked(tenant, "retention"):
             rows = await self._reader.ask(compile.retention(tenant, within, query))
-        return Retention(answers.cohorts(rows, points), query.period, str(zone))
+            proper = Range(points[0], within.end, only=only)
+            begins, returns = await self._unidentified(tenant, proper, query.filters, (query.begins, query.returns))
+        unidentified = UnidentifiedEvents(begins, returns)
+        return Retention(answers.cohorts(rows, points), query.period, str(zone), unidentified)
+
+    async def _unidentified(
+        self, tenant: int, within: Range, filters: Sequence[Filter], among: Sequence[Matching]
+    ) -> list[int]:
+        asked = compile.unidentified_events(tenant, within, filters, among)
+        if asked is None:
+            return [0] * len(among)
+        return [int(count) for count in (await self._reader.ask(asked))[0]]
 
     async def _members(self, tenant: int, segment: UUID | None) -> tuple[UUID, ...] | None:
         if segment is None:

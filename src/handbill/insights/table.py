@@ -44,24 +44,29 @@ def events(found: Iterable[EventRow]) -> bytes:
 
 
 def trends(query: TrendsQuery, answer: Trends) -> bytes:
-    lines: list[list[Any]] = [["at", "period", "series", "event", "measure", "of", "group", "value", "figure"]]
+    head = ["at", "period", "series", "event", "measure", "of", "group", "value", "figure", "unidentified"]
+    lines: list[list[Any]] = [head]
     for line in answer.lines:
         series = query.series[line.series]
         named = [line.series, series.event, series.measure, series.of, *_group(line.group)]
-        for at, figure in zip(answer.points, line.figures, strict=True):
-            lines.append([at, "current", *named, figure])
+        unidentified: Sequence[int | None] = line.unidentified or [None] * len(answer.points)
+        for at, figure, unknown in zip(answer.points, line.figures, unidentified, strict=True):
+            lines.append([at, "current", *named, figure, unknown])
         for at, figure in zip(answer.previous_points or (), line.previous or (), strict=True):
-            lines.append([at, "previous", *named, figure])
+            lines.append([at, "previous", *named, figure, None])
     return rows(lines)
 
 
 def funnel(answer: Funnel) -> bytes:
-    lines: list[list[Any]] = [["group", "value", "step", "people", "of_first", "of_previous", "median_s"]]
+    head = ["group", "value", "step", "people", "of_first", "of_previous", "median_s", "unidentified"]
+    lines: list[list[Any]] = [head]
     for line in answer.lines:
         for number, step in enumerate(line.steps, 1):
             lines.append(
-                [*_group(line.group), number, step.people, step.of_first, step.of_previous, step.median_s]
+                [*_group(line.group), number, step.people, step.of_first, step.of_previous, step.median_s, None]
             )  # fmt: skip
+    if any(answer.unidentified):  # of the whole question, not of a group
+        lines += [[None, None, step, *[None] * 4, count] for step, count in enumerate(answer.unidentified, 1)]
     return rows(lines)
 
 

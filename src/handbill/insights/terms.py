@@ -8,6 +8,9 @@ from typing import Any
 from handbill.insights.model import Field, Filter, Matching, Measure, Series
 
 PERSON = "if(empty(o.distinct_id), e.person_id, o.person_id)"
+UNIDENTIFIED = "(e.source = 'banners' and e.distinct_id = concat('event:', e.event_id))"
+"""An impression or click of which nobody said whose it was: its distinct id was made of its own id."""
+BANNER_EVENTS = frozenset({"$banner_impression", "$banner_click", "$banner_view"})
 GROUP_TEXT = 200
 """Longer values of a breakdown are cut to this many characters."""
 
@@ -102,6 +105,21 @@ def matching(one: Matching | Series, bind: Binder) -> str:
     """The condition of a series, a step or a cohort, in brackets."""
     named = f"e.event = {bind.add(one.event, 'String')}" if one.event is not None else "1"
     return f"({named} and {all_of(one.filters, bind)})"
+
+
+def has_unidentified(among: Sequence[Matching | Series]) -> bool:
+    """Whether any of these can match an event without a person. Only then a question looks for such events."""
+    return any(one.event is None or one.event in BANNER_EVENTS for one in among)
+
+
+def identified(where: str, among: Sequence[Matching | Series]) -> str:
+    """The condition, and that the event is somebody's."""
+    return f"{where} and not {UNIDENTIFIED}" if has_unidentified(among) else where
+
+
+def unidentified(when: str, one: Matching | Series) -> str:
+    """How many of the events for which `when` holds are nobody's."""
+    return f"countIf({when} and {UNIDENTIFIED})" if has_unidentified([one]) else "toUInt64(0)"
 
 
 def figure(measure: Measure, of: str | None, when: str, bind: Binder) -> str:

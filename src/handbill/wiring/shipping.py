@@ -7,6 +7,7 @@ from sys import getsizeof
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from handbill.banners.public_ids import PublicIds
 from handbill.events.export_audit import ExportAuditor
 from handbill.events.history import History
 from handbill.events.policy import ShippingPolicy
@@ -36,7 +37,7 @@ def shipping(house: House) -> Shipping:
         house.database,
         house.clickhouse,
         house.journal,
-        RowMaker(PersonIds().of, house.banners.show.country),
+        RowMaker(PersonIds().of, house.banners.show.country, PublicIds(house.database).of),
         squashed=Overrides(house.database, house.clickhouse).squashed,
         classes=Retentions(house),
         erased=house.tenants.erasures.since,

@@ -196,6 +196,18 @@ select id from banners.placements where tenant_id = $1 and id = $2
 -- name: campaign_by_number
 select id from banners.campaigns where tenant_id = $1 and id = $2
 
+-- name: public_ids_of_tenants
+-- For an export, which has events of many tenants at once. Deleted ones are there.
+with asked as (select * from unnest($1::int[], $2::text[], $3::int[]) as u (tenant_id, kind, id))
+select a.kind, b.tenant_id, b.id, b.public_id
+from asked a join banners.banners b on a.kind = 'banner' and b.tenant_id = a.tenant_id and b.id = a.id
+union all
+select a.kind, p.tenant_id, p.id, p.public_id
+from asked a join banners.placements p on a.kind = 'placement' and p.tenant_id = a.tenant_id and p.id = a.id
+union all
+select a.kind, c.tenant_id, c.id, c.public_id
+from asked a join banners.campaigns c on a.kind = 'campaign' and c.tenant_id = a.tenant_id and c.id = a.id
+
 -- name: read_deciding
 select ranking, version from banners.deciding where tenant_id = $1
 

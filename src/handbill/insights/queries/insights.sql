@@ -66,6 +66,11 @@ from (
 )
 group by cohort, later
 
+-- name: counts
+select <<counts>>
+from events as e <<people>>
+where <<scope>> and <<where>> and e.tenant_id = {tenant:UInt32}
+
 -- name: events
 select
     toUnixTimestamp64Milli(e.at), toUnixTimestamp64Milli(e.received), e.event, e.event_id, e.distinct_id,
