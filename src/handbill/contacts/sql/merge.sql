@@ -123,18 +123,22 @@ select (select count(*) from staged)::int as rows, (select count(*) from folded)
     (select count(*) from matched where found is not null)::int as matched
 
 -- name: undo_created
--- Contacts that the import made and nobody has touched since.
-with gone as (
-    delete from contacts.contacts c
-    using (
+-- Contacts that the import made and nobody has touched since. A range, and no join of contacts with themselves: its plan
+-- is linear whatever the statistics of a table say that has just grown.
+with portion as (
+    select coalesce((
         select contact_id from contacts.contacts
         where tenant_id = $1 and contact_id between $2 and $3 and version = 1
-        order by contact_id limit $4 for update
-    ) d
-    where c.tenant_id = $1 and c.contact_id = d.contact_id
-    returning c.contact_id
+        order by contact_id offset $4 - 1 limit 1
+    ), $3) as last
+), gone as (
+    delete from contacts.contacts
+    where tenant_id = $1 and contact_id between $2 and (select last from portion) and version = 1
+    returning contact_id
 ), forgotten as (
-    delete from contacts.consent_log l using gone g where l.tenant_id = $1 and l.contact_id = g.contact_id
+    delete from contacts.consent_log
+    where tenant_id = $1 and contact_id between $2 and (select last from portion)
+      and contact_id in (select contact_id from gone)
 )
 select count(*)::int from gone
 
