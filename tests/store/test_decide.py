@@ -116,7 +116,8 @@ async def test_an_answer_is_whole(shop: Shop) -> None:
     (banner,) = decision["banners"]
     token = banner.pop("token")
     assert banner == {
-        "banner_id": str(made.banner_id), "variant": None, "title": 'A "sale"', "description": None,
+        "banner_id": str(made.banner_id), "campaign_id": None, "variant": None, "title": 'A "sale"',
+        "description": None,
         "image_url": "/a.png", "asset_url": None, "click_url": f"/r/{token}", "z_duration_sec": 3,
         "expires_at": "2026-03-02T12:00:00.005Z",
     }  # fmt: skip

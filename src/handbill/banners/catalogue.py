@@ -73,6 +73,11 @@ class Snapshot(msgspec.Struct, frozen=True):
         campaign = self.campaigns.get(banner.campaign_id)
         return campaign is not None and campaign.open_at(now)
 
+    def campaign_of(self, banner: Banner) -> UUID | None:
+        """The public id of its campaign."""
+        campaign = self.campaigns.get(banner.campaign_id) if banner.campaign_id is not None else None
+        return campaign.public_id if campaign is not None else None
+
     def changes(self, banner: Banner) -> Iterator[int]:
         """The moments at which its schedule, or its campaign's, opens or closes it, in milliseconds."""
         yield from _whole_ms((banner.publish_at, banner.expires_at))
@@ -156,9 +161,13 @@ class Catalogue:
         """Without asking anybody: the hot path tries this first."""
         return self._public.get((kind, public_id))
 
+    def known_banner(self, found: Found) -> Banner | None:
+        """The banner if it is in memory, without asking anybody."""
+        return self.tenant(found.tenant_id).by_id.get(found.id)
+
     async def banner(self, found: Found) -> Banner | None:
         """The banner itself, also one that was deleted or archived since."""
-        banner = self.tenant(found.tenant_id).by_id.get(found.id)
+        banner = self.known_banner(found)
         if banner is not None:
             return banner
         key = (found.tenant_id, found.id)

@@ -42,16 +42,17 @@ _VIEW: dict[str, Any] = {
 }
 _BATCH = {"message": "2 recorded.", "data": {"accepted": 2, "rejected": []}}
 _CODES = (400, 404, 413, 415, 429, 503)
+_DECIDED = "Send the decision's `token` and its variant counts. Without a campaign it counts for its banner's."
 _RETRY = "Sent again with the same id it counts once. 202 means durable; 429 and 503 carry Retry-After."
 
 
 IMPRESSION = FastDoc(
-    "Record an impression", "Tracking", "recordImpression", f"A banner appeared on a screen. {_RETRY}",
-    ImpressionIn, _IMPRESSION, Accepted, {"message": "Impression recorded.", "data": None}, 202, _CODES,
+    "Record an impression", "Tracking", "recordImpression", f"A banner appeared on a screen. {_DECIDED} {_RETRY}",
+    ImpressionIn, _IMPRESSION, Accepted, {"message": "Impression recorded.", "data": None}, 202, (403, *_CODES),
 )  # fmt: skip
 CLICK = FastDoc(
-    "Record a click", "Tracking", "recordClick", f"Somebody followed a banner. {_RETRY}",
-    ClickIn, _CLICK, Accepted, {"message": "Click recorded.", "data": None}, 202, _CODES,
+    "Record a click", "Tracking", "recordClick", f"Somebody followed a banner. {_DECIDED} {_RETRY}",
+    ClickIn, _CLICK, Accepted, {"message": "Click recorded.", "data": None}, 202, (403, *_CODES),
 )  # fmt: skip
 VIEW = FastDoc(
     "Record a view", "Tracking", "recordView",
@@ -60,11 +61,11 @@ VIEW = FastDoc(
 )  # fmt: skip
 IMPRESSIONS = FastDoc(
     "Record up to 500 impressions", "Tracking", "recordImpressions", f"Bad ones are named, good ones kept. {_RETRY}",
-    dict[str, list[ImpressionIn]], {"events": [_IMPRESSION]}, BatchAccepted, _BATCH, 202, _CODES,
+    dict[str, list[ImpressionIn]], {"events": [_IMPRESSION]}, BatchAccepted, _BATCH, 202, (403, *_CODES),
 )  # fmt: skip
 CLICKS = FastDoc(
     "Record up to 500 clicks", "Tracking", "recordClicks", f"Bad ones are named, good ones kept. {_RETRY}",
-    dict[str, list[ClickIn]], {"events": [_CLICK]}, BatchAccepted, _BATCH, 202, _CODES,
+    dict[str, list[ClickIn]], {"events": [_CLICK]}, BatchAccepted, _BATCH, 202, (403, *_CODES),
 )  # fmt: skip
 VIEWS = FastDoc(
     "Record up to 500 views", "Tracking", "recordViews", f"Bad ones are named, good ones kept. {_RETRY}",
@@ -102,6 +103,7 @@ DECIDE = FastDoc(
                 "banners": [
                     {
                         "banner_id": ID,
+                        "campaign_id": ID,
                         "variant": None,
                         "title": "Summer sale",
                         "description": None,

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import msgspec
 
 from handbill.banners import wire
-from handbill.banners.catalogue import Catalogue, Kind
+from handbill.banners.catalogue import Catalogue, Found, Kind
 from handbill.banners.wire import ClickIn, ImpressionIn, ViewIn
 from handbill.events.model import IMPORTED, Click, Event, Impression, View
 from handbill.events.service import EventsService
@@ -126,20 +126,22 @@ class Importer:
         assert isinstance(sent, ImpressionIn | ClickIn)
         banner = await self._number(tenant, "banner", sent.bannerPublicId)
         placement = await self._number(tenant, "placement", sent.placementPublicId)
-        campaign = None
         if sent.campaignPublicId is not None:
-            campaign = await self._number(tenant, "campaign", sent.campaignPublicId)
+            campaign: int | None = await self._number(tenant, "campaign", sent.campaignPublicId)
+        else:
+            shown = await self._catalogue.banner(Found(tenant, banner))
+            campaign = shown.campaign_id if shown is not None else None
         common = (
             tenant, sent.correlationId, wire.occurred(sent.occurredAt, received), received, banner, placement, campaign,
             sent.userId, sent.sessionId, sent.deviceType, sent.countryCode, sent.pageUrl, (IMPORTED,),
         )  # fmt: skip
         if isinstance(sent, ClickIn):
-            return Click(*common, sent.destinationUrl)
-        return Impression(*common, sent.referrerUrl)
+            return Click(*common, sent.destinationUrl, sent.variant)
+        return Impression(*common, sent.referrerUrl, sent.variant)
 
     async def _view(self, tenant: int, sent: HistoricView, received: int) -> View:
         number = await self._number(tenant, "banner", sent.banner_id)
-        banner = self._catalogue.tenant(tenant).by_id.get(number)
+        banner = await self._catalogue.banner(Found(tenant, number))
         long_enough = banner is not None and sent.view_duration_ms >= banner.z_duration_sec * 1000
         at = wire.occurred(sent.viewed_at, received)
         return View(

@@ -7,6 +7,7 @@ ranks, walking them upwards is walking them best first.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from uuid import UUID
 
 import msgspec
 
@@ -36,11 +37,11 @@ class Face:
 
     __slots__ = ("after", "before", "cta", "middle", "variant")
 
-    def __init__(self, banner: Banner, variant: Variant | None) -> None:
+    def __init__(self, banner: Banner, variant: Variant | None, campaign: UUID | None) -> None:
         shown = face(banner, variant)
         self.cta = shown.pop("cta_link")
         key = variant.key if variant is not None else None
-        head = msgspec.json.encode({"banner_id": banner.public_id, "variant": key, **shown})
+        head = msgspec.json.encode({"banner_id": banner.public_id, "campaign_id": campaign, "variant": key, **shown})
         self.variant = key.encode() if key is not None else b""
         # {..., "click_url": "/r/TOKEN", "z_duration_sec": 3, "token": "TOKEN", "expires_at": "..."}
         self.before = head[:-1] + (b',"click_url":"/r/' if self.cta else b',"click_url":')
@@ -61,16 +62,18 @@ class Piece(msgspec.Struct, frozen=True):
     faces: tuple[Face, ...]
     of_person: tuple[Clause, ...] = ()
     needs: frozenset[str] = frozenset()
+    campaign: UUID | None = None
 
 
-def piece_of(banner: Banner) -> Piece:
-    faces = tuple(Face(banner, variant) for variant in banner.variants) or (Face(banner, None),)
+def piece_of(banner: Banner, campaign: UUID | None) -> Piece:
+    faces = tuple(Face(banner, variant, campaign) for variant in banner.variants) or (Face(banner, None, campaign),)
     found = clauses_of(_rule_of(banner))
     needs = asked(banner.targeting)
     if not needs:
-        return Piece(banner.version, found, faces)
+        return Piece(banner.version, found, faces, campaign=campaign)
     later = tuple(clause for clause in found if of_person(clause))
-    return Piece(banner.version, tuple(clause for clause in found if not of_person(clause)), faces, later, needs)
+    now = tuple(clause for clause in found if not of_person(clause))
+    return Piece(banner.version, now, faces, later, needs, campaign)
 
 
 def _for_nobody(piece: Piece) -> Piece:
@@ -136,9 +139,10 @@ def compile_banners(snapshot: Snapshot, before: Mapping[int, Piece]) -> dict[int
     compiled = {}
     for banner in snapshot.banners:
         piece = before.get(banner.id)
+        campaign = snapshot.campaign_of(banner)
         try:
-            if piece is None or piece.version != banner.version:
-                piece = piece_of(banner)
+            if piece is None or (piece.version, piece.campaign) != (banner.version, campaign):
+                piece = piece_of(banner, campaign)
             changes = tuple(snapshot.changes(banner))
             compiled[banner.id] = CompiledBanner(banner, piece, rules_of(banner, snapshot), changes)
         except Exception as error:  # noqa: BLE001 - one banner must not take its neighbours away

@@ -89,7 +89,7 @@ class BannersService:
         self.backfill = Backfill(database, catalogue, caps, clock)
         self.show = Show(database, redis, tenants.directory, catalogue, caps, events, guard, clock, keys, show, known)
         self.serving = Serving(catalogue, caps, tenants.directory, clock, show=self.show)
-        self._tracking = Tracking(catalogue, events, tenants.directory, guard, clock)
+        self._tracking = Tracking(catalogue, events, tenants.directory, self.show.tokens, guard, clock)
         self._views = Views(
             catalogue,
             events,

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from handbill.banners import store
-from handbill.banners.catalogue import Catalogue, Kind
+from handbill.banners.catalogue import Catalogue, Found, Kind
 from handbill.banners.rollup import Rollup
 from handbill.banners.schedule import Schedule
 from handbill.banners.wire import occurred
@@ -111,9 +111,17 @@ class BannerTasks:
             kind = "click" if job.name == RECORD_CLICK else "impression"
             await self._events.accept([Dropped(tenant, event_id, at, received, kind, str(Reason.UNKNOWN_OBJECT))])
             raise Unrecoverable(f"{Reason.UNKNOWN_OBJECT}: there is no such placement")
-        campaign = await self._number("campaign", sent.campaignId, sent.campaignPublicId, tenant)
+        campaign = await self._campaign(Found(tenant, number), sent)
         await self._events.accept([_event(job.name, sent, event_id, at, received, tenant, number, placement, campaign)])
         return "accepted"
+
+    async def _campaign(self, banner: Found, sent: RecordPayload) -> int | None:
+        """The one that was sent, if it is the same tenant's; without any, the banner's own."""
+        if sent.campaignId is None and sent.campaignPublicId is None:
+            shown = await self._catalogue.banner(banner)
+            return shown.campaign_id if shown is not None else None
+        named = await self._number("campaign", sent.campaignId, sent.campaignPublicId, banner.tenant_id)
+        return named[1] if named is not None else None
 
     async def _number(
         self, kind: Kind, number: int | None, public_id: UUID | None, tenant: int | None
@@ -173,12 +181,12 @@ def _event(
     tenant: int,
     banner: int,
     placement: tuple[int, int],
-    campaign: tuple[int, int] | None,
+    campaign: int | None,
 ) -> Event:
     country = sent.countryCode.upper()[:2] if sent.countryCode else None
     common = (
-        tenant, event_id, at, received, banner, placement[1], campaign[1] if campaign else None, sent.userId,
-        sent.sessionId, sent.deviceType, country, sent.pageUrl, (),
+        tenant, event_id, at, received, banner, placement[1], campaign, sent.userId, sent.sessionId,
+        sent.deviceType, country, sent.pageUrl, (),
     )  # fmt: skip
     if name == RECORD_CLICK:
         return Click(*common, sent.destinationUrl or "")

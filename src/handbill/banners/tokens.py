@@ -22,7 +22,7 @@ _SAFE = bytes.maketrans(b"+/", b"-_")
 _PLAIN = bytes.maketrans(b"-_", b"+/")
 _VERSION = 0x10
 _PROVED = 0x01
-_LONGEST = 200
+_LONGEST = 3000
 
 
 class Token(msgspec.Struct, frozen=True):

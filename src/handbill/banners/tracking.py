@@ -1,7 +1,8 @@
 """Impressions and clicks over HTTP: public, answered in milliseconds, 202 only when they are durable.
 
-The tenant comes from the banner. A placement must be the same tenant's; an unknown campaign keeps the event without
-one, since it may have been deleted after the banner was shown. Deleted banners and placements still count.
+The tenant comes from the banner, and so does the campaign where none was sent. A placement must be the same tenant's;
+an unknown campaign keeps the event without one, since it may have been deleted after the banner was shown. Deleted
+banners and placements still count. The variant comes from the decision's token.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ from handbill.banners import docs, wire
 from handbill.banners.catalogue import Catalogue, Found, Kind
 from handbill.banners.marks import BOT
 from handbill.banners.throttle import Throttle
+from handbill.banners.tokens import Token, Tokens
 from handbill.banners.wire import Accepted, BatchAccepted, BatchData, ClickIn, ImpressionIn, Rejected
 from handbill.events.model import HORIZON_DAYS, Click, Dropped, Event, Impression, Reason
 from handbill.events.service import EventsService
 from handbill.kit.agents import device_of, from_header, is_bot
 from handbill.kit.clock import Clock
-from handbill.kit.errors import HandbillError, Invalid, NotFound, Unsupported
+from handbill.kit.errors import Forbidden, HandbillError, Invalid, NotFound, Unsupported
 from handbill.kit.fast import FastDoc, FastHandler, FastReply, FastRequest, FastRoute
 from handbill.tenants.service import Directory
 
@@ -43,12 +45,14 @@ class Tracking:
         catalogue: Catalogue,
         events: EventsService,
         directory: Directory,
+        tokens: Tokens,
         throttle: Throttle,
         clock: Clock,
     ) -> None:
         self._catalogue = catalogue
         self._events = events
         self._directory = directory
+        self._tokens = tokens
         self._throttle = throttle
         self._clock = clock
 
@@ -92,7 +96,7 @@ class Tracking:
                 if isinstance(sent, Invalid):
                     raise sent
                 events.append(await self._event(request, sent, make))
-            except (Invalid, NotFound) as error:
+            except (Invalid, NotFound, Forbidden) as error:
                 rejected.append(Rejected(place, error.code, error.detail, list(error.faults)))
         return await accept_batch(self._events, events, rejected, what)
 
@@ -102,11 +106,8 @@ class Tracking:
         placement = known("placement", sent.placementPublicId)
         if placement is None or placement.tenant_id != found.tenant_id:
             placement = await self._found("placement", sent.placementPublicId, found.tenant_id)
-        campaign = None
-        if sent.campaignPublicId is not None:
-            named = self._catalogue.known("campaign", sent.campaignPublicId)
-            named = named or await self._catalogue.find("campaign", sent.campaignPublicId)
-            campaign = named.id if named is not None and named.tenant_id == found.tenant_id else None
+        campaign = await self._campaign(found, sent.campaignPublicId)
+        token = self._token(found, sent)
         received = self._clock.now_ms()
         at = wire.occurred(sent.occurredAt, received)
         if at < received - _HORIZON_MS:
@@ -115,7 +116,26 @@ class Tracking:
             return Dropped(
                 found.tenant_id, sent.correlationId, at, received, _KINDS[type(sent)], str(Reason.DO_NOT_TRACK)
             )
-        return make(sent, found, placement.id, campaign, at, received, request)
+        return make(sent, Place(found.tenant_id, found.id, placement.id, campaign), at, received, token, request)
+
+    async def _campaign(self, banner: Found, sent: UUID | None) -> int | None:
+        """The one that was sent, if it is the same tenant's; without any, the banner's own."""
+        if sent is None:
+            shown = self._catalogue.known_banner(banner) or await self._catalogue.banner(banner)
+            return shown.campaign_id if shown is not None else None
+        named = self._catalogue.known("campaign", sent) or await self._catalogue.find("campaign", sent)
+        return named.id if named is not None and named.tenant_id == banner.tenant_id else None
+
+    def _token(self, banner: Found, sent: ImpressionIn | ClickIn) -> Token | None:
+        """The decision behind the event, expired or not: which variant was shown stays true."""
+        if sent.token is None:
+            return None
+        token = self._tokens.read(sent.token)
+        if token is None or (token.tenant_id, token.banner_id) != (banner.tenant_id, banner.id):
+            raise Forbidden("The token is not this banner's; nothing was counted.", code="BAD_DECISION_TOKEN")
+        if sent.userId is not None and token.user != self._tokens.user(banner.tenant_id, sent.userId):
+            raise Forbidden("The token is another user's; nothing was counted.", code="BAD_DECISION_TOKEN")
+        return token
 
     async def _found(self, kind: Kind, public_id: UUID, tenant_id: int | None = None) -> Found:
         found = await self._catalogue.find(kind, public_id)
@@ -136,7 +156,16 @@ def _route(name: str, handler: FastHandler, doc: FastDoc) -> FastRoute:
     return FastRoute("POST", f"/api/banners/events/{name}", handler, cors=True, body_limit=BODY_LIMIT, doc=doc)
 
 
-Make = Callable[[T, Found, int, int | None, int, int, FastRequest], Event]
+class Place(msgspec.Struct, frozen=True, gc=False):
+    """What an event is counted for."""
+
+    tenant_id: int
+    banner_id: int
+    placement_id: int
+    campaign_id: int | None
+
+
+Make = Callable[[T, Place, int, int, Token | None, FastRequest], Event]
 
 
 def check_type(request: FastRequest) -> None:
@@ -180,23 +209,25 @@ def _device(sent: str | None, request: FastRequest) -> str | None:
     return sent or device_of(from_header(request.headers.get(b"user-agent", b"")))
 
 
+def _variant(sent: ImpressionIn | ClickIn, token: Token | None) -> str | None:
+    return sent.variant if token is None else token.variant
+
+
 def _impression(
-    sent: ImpressionIn, found: Found, placement: int, campaign: int | None, at: int, received: int, request: FastRequest
+    sent: ImpressionIn, of: Place, at: int, received: int, token: Token | None, request: FastRequest
 ) -> Event:
     return Impression(
-        found.tenant_id, sent.correlationId, at, received, found.id, placement, campaign, sent.userId, sent.sessionId,
-        _device(sent.deviceType, request), sent.countryCode and sent.countryCode.upper(), sent.pageUrl,
-        marks_of(request), sent.referrerUrl,
+        of.tenant_id, sent.correlationId, at, received, of.banner_id, of.placement_id, of.campaign_id, sent.userId,
+        sent.sessionId, _device(sent.deviceType, request), sent.countryCode and sent.countryCode.upper(), sent.pageUrl,
+        marks_of(request), sent.referrerUrl, _variant(sent, token),
     )  # fmt: skip
 
 
-def _click(
-    sent: ClickIn, found: Found, placement: int, campaign: int | None, at: int, received: int, request: FastRequest
-) -> Event:
+def _click(sent: ClickIn, of: Place, at: int, received: int, token: Token | None, request: FastRequest) -> Event:
     return Click(
-        found.tenant_id, sent.correlationId, at, received, found.id, placement, campaign, sent.userId, sent.sessionId,
-        _device(sent.deviceType, request), sent.countryCode and sent.countryCode.upper(), sent.pageUrl,
-        marks_of(request), sent.destinationUrl,
+        of.tenant_id, sent.correlationId, at, received, of.banner_id, of.placement_id, of.campaign_id, sent.userId,
+        sent.sessionId, _device(sent.deviceType, request), sent.countryCode and sent.countryCode.upper(), sent.pageUrl,
+        marks_of(request), sent.destinationUrl, _variant(sent, token),
     )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from uuid import UUID
 import msgspec
 from msgspec import Meta
 
+from handbill.banners.model import VariantKey
 from handbill.kit.bounds import CUSTOM_VALUE_MAX
 from handbill.kit.clock import to_ms
 from handbill.kit.errors import Fault, Invalid
@@ -25,6 +26,7 @@ Address = Annotated[str, Meta(max_length=2000)]
 Country = Annotated[str, Meta(pattern="^[A-Za-z]{2}$", description="Two letters, ISO 3166")]
 When = Annotated[datetime, Meta(tz=True, description="A time with its zone; missing or future: when received")]
 Zone = Annotated[str, Meta(max_length=100, description="A time zone by its name, e.g. Europe/Amsterdam")]
+TokenText = Annotated[str, Meta(max_length=3000, description="The decision's token, as decide gave it")]
 CustomKey = Annotated[str, Meta(min_length=1, max_length=100)]
 CustomText = Annotated[str, Meta(max_length=CUSTOM_VALUE_MAX)]
 BATCH_MAX = 500
@@ -63,6 +65,8 @@ class ImpressionIn(msgspec.Struct, frozen=True):
     pageUrl: Address | None = None
     referrerUrl: Address | None = None
     occurredAt: When | None = None
+    variant: VariantKey | None = None
+    token: TokenText | None = None
 
 
 class ClickIn(msgspec.Struct, frozen=True):
@@ -77,6 +81,8 @@ class ClickIn(msgspec.Struct, frozen=True):
     countryCode: Country | None = None
     pageUrl: Address | None = None
     occurredAt: When | None = None
+    variant: VariantKey | None = None
+    token: TokenText | None = None
 
 
 class ViewIn(msgspec.Struct, frozen=True):
@@ -88,7 +94,7 @@ class ViewIn(msgspec.Struct, frozen=True):
     placement_id: UUID | None = None
     session_id: Short | None = None
     device_id: Short | None = None
-    token: Annotated[str, Meta(max_length=300, description="The decision's token, as decide gave it")] | None = None
+    token: TokenText | None = None
 
 
 class ContextIn(msgspec.Struct, frozen=True):
@@ -124,6 +130,7 @@ class Decided(msgspec.Struct, frozen=True):
     """One banner to show. Send its token back with the view; follow click_url to count the click."""
 
     banner_id: UUID
+    campaign_id: UUID | None
     variant: str | None
     title: str | None
     description: str | None

@@ -1,0 +1,140 @@
+"""Impressions and clicks with a decision's token: what it says of them, and whose it must be."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from handbill.banners.model import NewCampaign
+from handbill.banners.throttle import Throttle
+from handbill.banners.tokens import Tokens
+from handbill.banners.tracking import Tracking
+from handbill.events.model import Click, Event, Impression
+from handbill.infra.postgres import Database
+from handbill.infra.redis import Redis
+from handbill.kit.errors import HandbillError, Invalid
+from handbill.kit.fast import FastRequest
+from tests.kit.clocks import FakeClock
+from tests.kit.loop import Loop, loop
+
+TTL_MS = 60_000
+
+
+@dataclass
+class Accepting:
+    """Takes every event and remembers it."""
+
+    events: list[Event] = field(default_factory=list)
+
+    async def accept(self, events: Sequence[Event], extra: Sequence[Sequence[object]] = ()) -> None:
+        self.events += events
+
+
+@dataclass
+class Shop:
+    loop: Loop
+    tenant: int
+    clock: FakeClock
+    tokens: Tokens
+    tracking: Tracking
+    accepting: Accepting
+    banner: Any
+    placement: Any
+
+    def token(self, banner: Any = None, user: str = "ann", variant: bytes = b"b", tenant: int | None = None) -> str:
+        tenant = tenant or self.tenant
+        number = self.loop.catalogue.known("banner", (banner or self.banner).banner_id)
+        assert number is not None
+        digest = self.tokens.user(tenant, user)
+        return self.tokens.mint(tenant, number.id, 0, variant, self.clock.now_ms(), digest, False).decode()
+
+    def body(self, **more: Any) -> dict[str, Any]:
+        named = {"bannerPublicId": str(self.banner.banner_id), "placementPublicId": str(self.placement.placement_id)}
+        return {**named, "correlationId": f"e{len(self.accepting.events)}", **more}
+
+    async def send(self, route: str, body: Any) -> Any:
+        request = FastRequest("POST", "/", b"", {}, json.dumps(body).encode(), "1.2.3.4", "r")
+        reply = await {
+            "impression": self.tracking.impression, "click": self.tracking.click,
+            "impressions": self.tracking.impressions, "clicks": self.tracking.clicks,
+        }[route](request)  # fmt: skip
+        assert reply.status == 202
+        return json.loads(reply.body)
+
+    async def both(self, **more: Any) -> list[Impression | Click]:
+        """The same as an impression and as a click: the events that came of it."""
+        self.accepting.events.clear()
+        await self.send("impression", self.body(**more))
+        await self.send("click", self.body(destinationUrl="https://x.example", **more))
+        found = [event for event in self.accepting.events if isinstance(event, Impression | Click)]
+        assert [event.kind for event in found] == ["impression", "click"]
+        return found
+
+    async def refused(self, **more: Any) -> set[str]:
+        codes = set()
+        for route, own in (("impression", {}), ("click", {"destinationUrl": "https://x.example"})):
+            with pytest.raises(HandbillError) as refused:
+                await self.send(route, self.body(**own, **more))
+            codes.add(refused.value.code)
+        return codes
+
+
+@pytest.fixture
+async def shop(database: Database, redis: Redis, tenant: int) -> AsyncIterator[Shop]:
+    clock, accepting = FakeClock(), Accepting()
+    tokens = Tokens(b"k" * 32, ttl_s=TTL_MS // 1000)
+    async with loop(database, redis, clock=clock) as made:
+        guard = Throttle(redis, made.keys, clock)
+        directory = made.tenants.directory
+        tracking = Tracking(made.catalogue, accepting, directory, tokens, guard, clock)  # type: ignore[arg-type]
+        banner, placement = await made.banner(tenant), await made.placement(tenant)
+        yield Shop(made, tenant, clock, tokens, tracking, accepting, banner, placement)
+
+
+async def test_a_good_token_says_which_variant_was_shown(shop: Shop) -> None:
+    assert [event.variant for event in await shop.both()] == [None, None]
+    assert [event.variant for event in await shop.both(variant="sent")] == ["sent", "sent"]
+    assert [event.variant for event in await shop.both(variant="sent", token=shop.token())] == ["b", "b"]
+    plain = shop.token(variant=b"")
+    assert [event.variant for event in await shop.both(variant="sent", token=plain)] == [None, None]
+    token = shop.token()
+    shop.clock.advance(ms=TTL_MS)
+    assert [event.variant for event in await shop.both(token=token)] == ["b", "b"], "also when it has expired"
+    assert [event.user for event in await shop.both(token=token, userId="ann")] == ["ann", "ann"]
+
+
+async def test_a_token_of_another_banner_tenant_or_user_is_refused(shop: Shop) -> None:
+    other = await shop.loop.banner(shop.tenant)
+    for token in (shop.token(other), shop.token(tenant=shop.tenant + 1), "forged", shop.token()[:-1] + "!"):
+        assert await shop.refused(token=token) == {"BAD_DECISION_TOKEN"}
+    assert await shop.refused(token=shop.token(user="bob"), userId="ann") == {"BAD_DECISION_TOKEN"}
+    assert await shop.refused(token="x" * 3001) == {"INVALID"}
+    assert await shop.refused(variant="not a variant") == {"INVALID"}
+    assert not shop.accepting.events
+
+
+async def test_a_batch_refuses_the_one_with_a_wrong_token_alone(shop: Shop) -> None:
+    good, bad = shop.body(token=shop.token()), shop.body(token="forged")
+    told = await shop.send("impressions", {"events": [good, bad, good]})
+    assert told["data"]["accepted"] == 2
+    assert [(each["index"], each["code"]) for each in told["data"]["rejected"]] == [(1, "BAD_DECISION_TOKEN")]
+    with pytest.raises(Invalid) as refused:
+        await shop.send("clicks", {"events": [{**bad, "destinationUrl": "https://x.example"}]})
+    assert refused.value.code == "BAD_DECISION_TOKEN"
+
+
+async def test_a_banner_in_memory_is_not_looked_up(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    campaign = await shop.loop.banners.editor.create_campaign(shop.tenant, NewCampaign(name="C"), actor="t")
+    shop.banner = await shop.loop.banner(shop.tenant, campaign_id=campaign.campaign_id)
+
+    async def never(*_: object) -> None:
+        raise AssertionError("the catalogue was asked for a banner it has in memory")
+
+    monkeypatch.setattr(shop.loop.catalogue, "banner", never)
+    number = shop.loop.catalogue.known("campaign", campaign.campaign_id)
+    assert number is not None
+    assert [event.campaign for event in await shop.both()] == [number.id, number.id]
