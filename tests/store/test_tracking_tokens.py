@@ -49,8 +49,8 @@ class Shop:
         tenant = tenant or self.tenant
         number = self.loop.catalogue.known("banner", (banner or self.banner).banner_id)
         assert number is not None
-        digest = self.tokens.user(tenant, user)
-        return self.tokens.mint(tenant, number.id, 0, variant, self.clock.now_ms(), digest, False).decode()
+        person = self.tokens.person(user, "session-1", "mobile", "NL", proved=False)
+        return self.tokens.mint(tenant, number.id, 0, 0, variant, self.clock.now_ms(), person).decode()
 
     def body(self, **more: Any) -> dict[str, Any]:
         named = {"bannerPublicId": str(self.banner.banner_id), "placementPublicId": str(self.placement.placement_id)}
@@ -105,6 +105,19 @@ async def test_a_good_token_says_which_variant_was_shown(shop: Shop) -> None:
     shop.clock.advance(ms=TTL_MS)
     assert [event.variant for event in await shop.both(token=token)] == ["b", "b"], "also when it has expired"
     assert [event.user for event in await shop.both(token=token, userId="ann")] == ["ann", "ann"]
+
+
+async def test_a_good_token_fills_what_was_not_sent(shop: Shop) -> None:
+    def person(event: Impression | Click) -> tuple[str | None, ...]:
+        return event.user, event.session, event.device, event.country
+
+    assert [person(event) for event in await shop.both()] == [(None, None, None, None)] * 2
+    known = (None, "session-1", "mobile", "NL")
+    assert [person(event) for event in await shop.both(token=shop.token())] == [known] * 2
+    sent = {"userId": "ann", "sessionId": "s", "deviceType": "tablet", "countryCode": "de"}
+    assert [person(event) for event in await shop.both(token=shop.token(), **sent)] == [
+        ("ann", "s", "tablet", "DE")
+    ] * 2
 
 
 async def test_a_token_of_another_banner_tenant_or_user_is_refused(shop: Shop) -> None:

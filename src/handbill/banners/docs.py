@@ -85,7 +85,7 @@ BANNERS = FastDoc(
     ),
     write_key=True,
 )  # fmt: skip
-_SIGNED = "EAAAAAEAAAABAAAAAAAAAZqMq1yAAAFRgG1f3Yl2bLkAAAAA0Yq3r0Zx0n8x3mHqk1w2a5Q"
+_SEALED = "IPdAfIWDGVR4xJ4PyLE8L1zQ9pVxO0w7u3cU0n8x3mHqk1w2a5QbG0mS1cXrHkYtq7vE2dWfZaLp6sNiJoRu"
 DECIDE = FastDoc(
     "Decide what a user sees", "Serving", "decide",
     "The best banners for each placement, none twice. The tenant by its write key, the user by the tenant's token or "
@@ -109,9 +109,9 @@ DECIDE = FastDoc(
                         "description": None,
                         "image_url": "https://cdn.example.com/summer.png",
                         "asset_url": None,
-                        "click_url": f"/r/{_SIGNED}",
+                        "click_url": f"/r/{_SEALED}",
                         "z_duration_sec": 3,
-                        "token": _SIGNED,
+                        "token": _SEALED,
                         "expires_at": "2026-06-20T10:15:30.000Z",
                     }
                 ],

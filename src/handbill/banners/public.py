@@ -78,38 +78,74 @@ class Public:
         return (await self._directory.profile(tenant_id)).tenant.status == "suspended"
 
     async def follow(
-        self, sent: str, click_id: str | None, address: str, marks: tuple[str, ...], *, untracked: bool = False
+        self,
+        sent: str,
+        click_id: str | None,
+        address: str,
+        marks: tuple[str, ...],
+        *,
+        untracked: bool = False,
+        counts: bool = True,
     ) -> str:
         """Count the click and say where it leads: to the banner's own address, never to one from the request.
 
-        One click per token and click id. Somebody who clicked gets there even when the click cannot be counted now;
-        that is metered.
+        One click per token and click id; of a link that is too old, a drop. Somebody who clicked gets there even when
+        the click cannot be counted now; that is metered. Raises NotFound for a link that was never given out, or whose
+        banner has no destination.
         """
         token = self._tokens.read(sent)
-        if token is None or self._clock.now_ms() >= token.expires_ms:
-            raise NotFound("This link was never given out, or is too old by now.", code="LINK_NOT_FOUND")
+        if token is None:
+            raise NotFound("This link was never given out.", code="LINK_NOT_FOUND")
         banner = await self._catalogue.banner(Found(token.tenant_id, token.banner_id))
         target = face(banner, by_key(banner.variants, token.variant))["cta_link"] if banner is not None else None
         if banner is None or target is None:
             raise NotFound("The banner leads nowhere any more.", code="LINK_NOT_FOUND")
+        if not counts:
+            return target
         try:
             await self._throttle.take(address, 1)
             click = self._click(token, banner, click_id, target, marks)
-            await self._events.accept([await self._kept(click) if untracked else click])
+            await self._events.accept([await self._kept(click, token, untracked=untracked)])
         except (Busy, Throttled) as error:
             metrics.REDIRECT_UNCOUNTED.labels(error.code).inc()
         return target
 
-    async def _kept(self, click: Click) -> Event:
-        """The browser asks not to be tracked: where the tenant respects that, the click is a drop with its reason."""
-        if not (await self._directory.profile(click.tenant)).settings.privacy.respect_dnt:
-            return click
-        return Dropped(click.tenant, click.id, click.at, click.received, "click", str(Reason.DO_NOT_TRACK))
+    async def _kept(self, click: Click, token: Token, *, untracked: bool) -> Event:
+        """A drop with its reason where the tenant respects that the browser asks not to be tracked, and where the link
+        is too old."""
+        if untracked and (await self._directory.profile(click.tenant)).settings.privacy.respect_dnt:
+            return _dropped(click, Reason.DO_NOT_TRACK)
+        return _dropped(click, Reason.LINK_TOO_OLD) if click.at >= token.expires_ms else click
 
     def _click(self, token: Token, banner: Banner, click_id: str | None, target: str, marks: tuple[str, ...]) -> Click:
+        """The click as its decision knew the user: the link may be followed in another browser."""
         now_ms = self._clock.now_ms()
-        name = f"{token.name}:{click_id}" if click_id else token.name
+        # A token of an earlier release knows neither the user nor the campaign.
+        campaign = token.campaign_id if token.user_id is not None else banner.campaign_id
         return Click(
-            token.tenant_id, name, now_ms, now_ms, banner.id, token.placement_id, banner.campaign_id, None, None, None,
-            None, None, marks, target, token.variant,
-        )  # fmt: skip
+            tenant=token.tenant_id,
+            id=f"{token.name}:{click_id}" if click_id else token.name,
+            at=now_ms,
+            received=now_ms,
+            banner=banner.id,
+            placement=token.placement_id,
+            campaign=campaign,
+            user=_storable(token.user_id),
+            session=_storable(token.session_id),
+            device=token.device_type,
+            country=token.country,
+            marks=marks,
+            destination=target,
+            variant=token.variant,
+        )
+
+
+def _dropped(click: Click, reason: Reason) -> Dropped:
+    return Dropped(click.tenant, click.id, click.at, click.received, "click", str(reason))
+
+
+def _storable(value: str | None) -> str | None:
+    """A zero character fits no text column, and half of a surrogate pair no message."""
+    if value is None or ("\0" not in value and value.isascii()):
+        return value
+    return value.replace("\0", "").encode("utf-8", "replace").decode()

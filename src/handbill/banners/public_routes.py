@@ -50,12 +50,16 @@ async def looks(
 async def follow(
     request: Request[Any, Any, Any], banners: Banners, token: FromPath[str], click_id: ClickId = None
 ) -> Response[None]:
-    """Count a click on a decided banner, once, and go where the banner leads."""
+    """Count a click on a decided banner, once, and go where the banner leads, also when the link is too old to count.
+
+    HEAD counts nothing: programs that check links ask so."""
     marks = (BOT,) if is_bot(request.headers.get("user-agent", "")) else ()
     untracked = request.headers.get("dnt") == "1" or request.headers.get("sec-gpc") == "1"
     address = request.scope["state"]["client_ip"]
-    target = await banners.show.public.follow(token, click_id, address, marks, untracked=untracked)
-    return Response(None, status_code=302, headers={"Location": target, "Cache-Control": "no-store"})
+    counts = request.method != "HEAD"
+    target = await banners.show.public.follow(token, click_id, address, marks, untracked=untracked, counts=counts)
+    headers = {"Location": target, "Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
+    return Response(None, status_code=302, headers=headers)
 
 
 handlers = [looks, follow]

@@ -1,28 +1,45 @@
-"""Decision tokens: a signed note of what was decided for whom and when, which comes back with the view and the click.
+"""Decision tokens: encrypted notes of what was decided for whom and when, which come back with views and clicks.
 
-    token = base64url( body + first 17 bytes of HMAC-SHA256(key, body) )
-    body  = flags (1)  tenant (4)  banner (4)  placement or 0 (4)  decided at, ms (8)  good for, s (4)
-            digest of the user (8)  lease or 0 (4)  variant (rest)
+    token  = base64url( version 0x20 (1)  synthetic IV (16)  ciphertext )        AES-256-SIV, RFC 5297
+    clear  = tenant (4)  banner (4)  placement or 0 (4)  campaign or 0 (4)  decided at, ms (8)  good for, s (4)
+             lease or 0 (4)  flags (1)  device type (1)  country or zeros (2)  length of user (2)  of session (2)
+             user  session  variant (rest)
 
-The key belongs to the installation. No user id is in it, only a keyed digest, so that a token in a log names nobody.
+The key belongs to the installation. Nobody without it can read a token, make one or change one: a link or a log names
+no person. There is no nonce: equal notes give equal tokens, and different notes different ones, however many processes
+write them. Tokens of earlier releases (0x10) were signed, not encrypted, and know the user's digest only; they are
+read as before.
 """
 
 from __future__ import annotations
 
 import hmac
 from binascii import a2b_base64, b2a_base64
-from hashlib import blake2b, sha256
+from hashlib import blake2b
 from struct import Struct
 
 import msgspec
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 
-_BODY = Struct(">BIIIQI8sI")
+from handbill.kit.bounds import DECISION_TOKEN_MAX
+
+_SEALED = b"\x20"
+_IV = 16
+_DECIDED = Struct(">IIIIQII")
+_PERSON = Struct(">BB2sHH")
+_CLEAR = _DECIDED.size + _PERSON.size
+_PROVED = 0x01
+_DEVICES = (None, "mobile", "tablet", "desktop")
+_DEVICE_CODES = {device: code for code, device in enumerate(_DEVICES)}
+_NO_COUNTRY = b"\0\0"
+
+_SIGNED = Struct(">BIIIQI8sI")
+_SIGNED_VERSION = 0x10
 _MAC = 17
+
 _SAFE = bytes.maketrans(b"+/", b"-_")
 _PLAIN = bytes.maketrans(b"-_", b"+/")
-_VERSION = 0x10
-_PROVED = 0x01
-_LONGEST = 3000
 
 
 class Token(msgspec.Struct, frozen=True):
@@ -35,18 +52,23 @@ class Token(msgspec.Struct, frozen=True):
     decided_ms: int
     expires_ms: int
     user: bytes
+    """The user's digest, as `Tokens.user` makes it."""
     proved: bool
     lease: int
     name: str
     """The same for every spelling of the same token."""
+    user_id: str | None = None
+    """None in a token of an earlier release, as are the session, the device type, the country and the campaign."""
+    session_id: str | None = None
+    device_type: str | None = None
+    country: str | None = None
+    campaign_id: int | None = None
 
 
 class Tokens:
     def __init__(self, key: bytes, *, ttl_s: int = 86_400) -> None:
-        block = blake2b(key, person=b"handbill-token", digest_size=64).digest()
-        # HMAC as the standard writes it, with both hashes keyed beforehand: a third of the library's time.
-        self._inner = sha256(bytes(byte ^ 0x36 for byte in block))
-        self._outer = sha256(bytes(byte ^ 0x5C for byte in block))
+        self._cipher = AESSIV(blake2b(key, person=b"handbill-sealed", digest_size=64).digest())
+        self._signing_key = blake2b(key, person=b"handbill-token", digest_size=64).digest()
         users = blake2b(key, person=b"handbill-user", digest_size=32).digest()
         self._users = blake2b(digest_size=8, key=users)
         self._ttl_s = ttl_s
@@ -60,46 +82,95 @@ class Tokens:
         digest.update(b"%d\0%s" % (tenant_id, user.encode("utf-8", "surrogatepass")))
         return digest.digest()
 
+    def person(
+        self, user: str, session: str | None, device_type: str | None, country: str | None, *, proved: bool
+    ) -> bytes:
+        """What all tokens of one decision have in common. An empty session is none; so is an unknown device type."""
+        user_bytes = user.encode("utf-8", "surrogatepass")
+        session_bytes = session.encode("utf-8", "surrogatepass") if session else b""
+        is_code = country is not None and len(country) == 2 and country.isascii()
+        code = country.upper().encode() if country is not None and is_code else _NO_COUNTRY
+        device = _DEVICE_CODES.get(device_type, 0)
+        head = _PERSON.pack(_PROVED if proved else 0, device, code, len(user_bytes), len(session_bytes))
+        return head + user_bytes + session_bytes
+
     def mint(
         self,
         tenant_id: int,
         banner_id: int,
         placement: int,
+        campaign: int,
         variant: bytes,
         decided_ms: int,
-        user: bytes,
-        proved: bool,
+        person: bytes,
         lease: int = 0,
     ) -> bytes:
-        """`placement` 0 and an empty `variant` mean none."""
-        flags = _VERSION | _PROVED if proved else _VERSION
-        body = _BODY.pack(flags, tenant_id, banner_id, placement, decided_ms, self._ttl_s, user, lease) + variant
-        return b2a_base64(body + self._mac(body), newline=False).translate(_SAFE).rstrip(b"=")
+        """`placement` or `campaign` 0 and an empty `variant` mean none."""
+        decided = _DECIDED.pack(tenant_id, banner_id, placement, campaign, decided_ms, self._ttl_s, lease)
+        sealed = _SEALED + self._cipher.encrypt(decided + person + variant, None)
+        return b2a_base64(sealed, newline=False).translate(_SAFE).rstrip(b"=")
 
     def read(self, token: str) -> Token | None:
-        """What it says, expired or not; None for what this installation never signed."""
-        if len(token) > _LONGEST:
+        """What it says, expired or not; None for what this installation never gave out."""
+        if len(token) > DECISION_TOKEN_MAX:
             return None
         try:
             sent = token.encode("ascii")
             raw = a2b_base64(sent.translate(_PLAIN) + b"=" * (-len(sent) % 4), strict_mode=True)
         except ValueError:
             return None
+        return self._opened(raw) if raw[:1] == _SEALED else self._verified(raw)
+
+    def _opened(self, raw: bytes) -> Token | None:
+        if len(raw) < 1 + _IV + _CLEAR:
+            return None
+        try:
+            clear = self._cipher.decrypt(raw[1:], None)
+        except InvalidTag:
+            return None
+        tenant, banner, placement, campaign, decided, good_s, lease = _DECIDED.unpack_from(clear)
+        flags, device, country, user_size, session_size = _PERSON.unpack_from(clear, _DECIDED.size)
+        user_end = _CLEAR + user_size
+        session_end = user_end + session_size
+        user = clear[_CLEAR:user_end].decode("utf-8", "surrogatepass")
+        return Token(
+            tenant_id=tenant,
+            banner_id=banner,
+            placement_id=placement or None,
+            variant=clear[session_end:].decode("ascii", "replace") or None,
+            decided_ms=decided,
+            expires_ms=decided + good_s * 1000,
+            user=self.user(tenant, user),
+            proved=bool(flags & _PROVED),
+            lease=lease,
+            name=raw[1 : 1 + _IV].hex(),
+            user_id=user,
+            session_id=clear[user_end:session_end].decode("utf-8", "surrogatepass") or None,
+            device_type=_DEVICES[device],
+            country=country.decode("ascii") if country != _NO_COUNTRY else None,
+            campaign_id=campaign or None,
+        )
+
+    def _verified(self, raw: bytes) -> Token | None:
+        """A token of an earlier release: its body, and the first bytes of HMAC-SHA256 of that."""
         body, mac = raw[:-_MAC], raw[-_MAC:]
-        if len(body) < _BODY.size or not hmac.compare_digest(mac, self._mac(body)):
+        if len(body) < _SIGNED.size or not hmac.compare_digest(mac, self._mac(body)):
             return None
-        flags, tenant, banner, placement, decided, good_s, user, lease = _BODY.unpack_from(body)
-        if flags & 0xF0 != _VERSION:
+        flags, tenant, banner, placement, decided, good_s, user, lease = _SIGNED.unpack_from(body)
+        if flags & 0xF0 != _SIGNED_VERSION:
             return None
-        variant = body[_BODY.size :].decode("ascii", "replace") or None
-        expires = decided + good_s * 1000
-        name = blake2b(body, digest_size=16).hexdigest()
-        proved = bool(flags & _PROVED)
-        return Token(tenant, banner, placement or None, variant, decided, expires, user, proved, lease, name)
+        return Token(
+            tenant_id=tenant,
+            banner_id=banner,
+            placement_id=placement or None,
+            variant=body[_SIGNED.size :].decode("ascii", "replace") or None,
+            decided_ms=decided,
+            expires_ms=decided + good_s * 1000,
+            user=user,
+            proved=bool(flags & _PROVED),
+            lease=lease,
+            name=blake2b(body, digest_size=16).hexdigest(),
+        )
 
     def _mac(self, body: bytes) -> bytes:
-        inner = self._inner.copy()
-        inner.update(body)
-        outer = self._outer.copy()
-        outer.update(inner.digest())
-        return outer.digest()[:_MAC]
+        return hmac.digest(self._signing_key, body, "sha256")[:_MAC]

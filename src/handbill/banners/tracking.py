@@ -205,29 +205,38 @@ def marks_of(request: FastRequest) -> tuple[str, ...]:
     return (BOT,) if is_bot(from_header(request.headers.get(b"user-agent", b""))) else ()
 
 
-def _device(sent: str | None, request: FastRequest) -> str | None:
-    return sent or device_of(from_header(request.headers.get(b"user-agent", b"")))
-
-
 def _variant(sent: ImpressionIn | ClickIn, token: Token | None) -> str | None:
     return sent.variant if token is None else token.variant
+
+
+def _context(
+    sent: ImpressionIn | ClickIn, token: Token | None, request: FastRequest
+) -> tuple[str | None, str | None, str | None]:
+    """Session, device type and country: as sent, else as the decision knew them, else as the request tells."""
+    session, device, country = sent.sessionId, sent.deviceType, sent.countryCode
+    if token is not None:
+        session = session or token.session_id
+        device = device or token.device_type
+        country = country or token.country
+    device = device or device_of(from_header(request.headers.get(b"user-agent", b"")))
+    return session, device, country.upper() if country else None
 
 
 def _impression(
     sent: ImpressionIn, of: Place, at: int, received: int, token: Token | None, request: FastRequest
 ) -> Event:
+    session, device, country = _context(sent, token, request)
     return Impression(
         of.tenant_id, sent.correlationId, at, received, of.banner_id, of.placement_id, of.campaign_id, sent.userId,
-        sent.sessionId, _device(sent.deviceType, request), sent.countryCode and sent.countryCode.upper(), sent.pageUrl,
-        marks_of(request), sent.referrerUrl, _variant(sent, token),
+        session, device, country, sent.pageUrl, marks_of(request), sent.referrerUrl, _variant(sent, token),
     )  # fmt: skip
 
 
 def _click(sent: ClickIn, of: Place, at: int, received: int, token: Token | None, request: FastRequest) -> Event:
+    session, device, country = _context(sent, token, request)
     return Click(
         of.tenant_id, sent.correlationId, at, received, of.banner_id, of.placement_id, of.campaign_id, sent.userId,
-        sent.sessionId, _device(sent.deviceType, request), sent.countryCode and sent.countryCode.upper(), sent.pageUrl,
-        marks_of(request), sent.destinationUrl, _variant(sent, token),
+        session, device, country, sent.pageUrl, marks_of(request), sent.destinationUrl, _variant(sent, token),
     )  # fmt: skip
 
 

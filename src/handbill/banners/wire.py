@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from handbill.banners.model import VariantKey
-from handbill.kit.bounds import CUSTOM_VALUE_MAX
+from handbill.kit.bounds import CUSTOM_VALUE_MAX, DECISION_TOKEN_MAX
 from handbill.kit.clock import to_ms
 from handbill.kit.errors import Fault, Invalid
 from handbill.kit.untrusted_json import UNREADABLE, check_depth
@@ -26,7 +26,7 @@ Address = Annotated[str, Meta(max_length=2000)]
 Country = Annotated[str, Meta(pattern="^[A-Za-z]{2}$", description="Two letters, ISO 3166")]
 When = Annotated[datetime, Meta(tz=True, description="A time with its zone; missing or future: when received")]
 Zone = Annotated[str, Meta(max_length=100, description="A time zone by its name, e.g. Europe/Amsterdam")]
-TokenText = Annotated[str, Meta(max_length=3000, description="The decision's token, as decide gave it")]
+TokenText = Annotated[str, Meta(max_length=DECISION_TOKEN_MAX, description="The decision's token, as decide gave it")]
 CustomKey = Annotated[str, Meta(min_length=1, max_length=100)]
 CustomText = Annotated[str, Meta(max_length=CUSTOM_VALUE_MAX)]
 BATCH_MAX = 500

@@ -10,6 +10,7 @@ class Reason(StrEnum):
     DUPLICATE_DIFFERENT = "DUPLICATE_DIFFERENT"
     TOO_OLD = "TOO_OLD"
     DO_NOT_TRACK = "DO_NOT_TRACK"
+    LINK_TOO_OLD = "LINK_TOO_OLD"
     UNREADABLE = "UNREADABLE"
     REJECTED = "REJECTED"
     TOO_MANY_REJECTED = "TOO_MANY_REJECTED"
@@ -40,6 +41,8 @@ DOCS: dict[Reason, str] = {
     Reason.DUPLICATE_DIFFERENT: "As DUPLICATE, but the copies differed in content; the earlier one stands.",
     Reason.TOO_OLD: "It happened before the horizon of deduplication (35 days): it could not be told from a copy.",
     Reason.DO_NOT_TRACK: "The browser asked not to be tracked and the tenant respects that; only this drop is counted.",
+    Reason.LINK_TOO_OLD: "A click through `/r/` whose decision is older than its token is good for: the user got to the"
+    " banner's address, and the click was not counted.",
     Reason.UNREADABLE: "The bytes in the journal could not be read as an event; parked with the bytes.",
     Reason.REJECTED: "The database refused this one row; parked with the bytes, its neighbours were counted.",
     Reason.TOO_MANY_REJECTED: "Too many events of this tenant were REJECTED, so the rest of its batch was parked with"

@@ -52,6 +52,8 @@ CONNECTION_BUFFER_BYTES = 131_072
 
 A smaller buffer makes large bodies dear, for they come in parts of this size.
 """
+DECISION_TOKEN_MAX = 3_000
+"""Characters of a decision's token. A user and a session of ID_MAX characters each, of the largest kind, fit."""
 URL_MAX = 16_384
 """Characters of a path with its query on the routes that are not hot."""
 ID_MAX = 200

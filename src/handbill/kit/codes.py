@@ -197,7 +197,7 @@ CODES: dict[str, str] = {
     "USER_THROTTLED": "This user asks for decisions too often; wait for `Retry-After` seconds.",
     "BAD_DECISION_TOKEN": "The token was not given out for this banner and user; nothing was counted.",
     "DURATION_TOO_LONG": "The view lasted longer than the time since its decision; nothing was counted.",
-    "LINK_NOT_FOUND": "The link was never given out, is too old, or its banner leads nowhere any more.",
+    "LINK_NOT_FOUND": "The link was never given out, or its banner leads nowhere any more.",
     # --- ad stats
     "AD_ACCOUNT_TAKEN": "The ad account is connected already; change that connection instead.",
     "AD_CONNECTION_NOT_FOUND": "There is no such ad account in this tenant.",

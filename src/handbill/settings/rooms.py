@@ -101,7 +101,7 @@ class Banners(msgspec.Struct, frozen=True):
     ] = "30 2 * * *"
     retention_days: Annotated[int, Meta(ge=1, description="Days for which raw events are kept.")] = 90
     token_ttl_s: Annotated[
-        int, Meta(ge=60, le=2_592_000, description="For how long a decision's token can report a view or a click.")
+        int, Meta(ge=60, le=2_592_000, description="For how long a decision's token and link are good.")
     ] = 86_400
     decisions_per_minute: Annotated[
         int,

@@ -116,9 +116,13 @@ class Questions:
         return found
 
 
+def agent_text(sent: str | None, headers: Mapping[bytes, bytes]) -> str:
+    """The user agent: as the caller sent it, else the request's own."""
+    return sent if sent is not None else from_header(headers.get(b"user-agent", b""))
+
+
 def _agent(asked: Asked) -> str:
-    sent = asked.context.user_agent
-    return sent if sent is not None else from_header(asked.headers.get(b"user-agent", b""))
+    return agent_text(asked.context.user_agent, asked.headers)
 
 
 def _language(asked: Asked) -> str | None:
