@@ -68,7 +68,14 @@ async def test_people_who_click_through_links_are_people(
         return reply.json()
 
     campaign = (await admin("campaigns", {"name": "Summer"}))["campaign_id"]
-    new = {"x_times": 9, "y_hours": 24, "z_duration_sec": 3, "cta_link": TARGET, "campaign_id": campaign}
+    new = {
+        "name": "Sale",
+        "x_times": 9,
+        "y_hours": 24,
+        "z_duration_sec": 3,
+        "cta_link": TARGET,
+        "campaign_id": campaign,
+    }
     banner = (await admin("banners", new))["banner_id"]
 
     async def decided(user: str, session: str) -> list[dict[str, Any]]:
@@ -82,6 +89,9 @@ async def test_people_who_click_through_links_are_people(
     async def follow(link: str, method: str = "GET", **headers: str) -> Reply:
         return await api(method, link, allow_redirects=False, headers={"User-Agent": DESKTOP, **headers})
 
+    place = (await admin("placements", {"name": "Home", "slug": "home"}))["placement_id"]
+    seen = {"bannerPublicId": banner, "placementPublicId": place, "correlationId": "seen"}
+    assert (await api("POST", "/api/banners/events/impression", json=seen)).status == 202
     await eventually(lambda: decided("somebody", "s"), what="the banner is shown")
     longest = "😀" * 200
     people = {"ann": "s-ann", "bob": "s-bob", longest: longest}
@@ -124,4 +134,9 @@ async def test_people_who_click_through_links_are_people(
         drops = {row["reason"]: row["events"] for row in await admin(f"events/drops?{days}")}
         return drops.get("LINK_TOO_OLD") == 1
 
+    async def named() -> bool:
+        reply = await api("GET", "/v1/insights/explain?event_id=seen", key=secret)
+        return bool(reply.json()["names"] == {"banner": "Sale", "placement": "Home", "campaign": "Summer"})
+
     await eventually(dropped, timeout=60, what="the click by an old link is a drop")
+    await eventually(named, timeout=60, what="an event's banner, placement and campaign by their names")

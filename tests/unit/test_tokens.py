@@ -75,6 +75,12 @@ def test_a_token_is_short_for_ordinary_ids_and_bounded_for_the_longest() -> None
     assert len(minted("😀" * 200, "😀" * 200, b"x" * 32)) <= DECISION_TOKEN_MAX
 
 
+def test_a_token_is_for_its_user_only() -> None:
+    found = TOKENS.read(minted())
+    assert found is not None
+    assert (TOKENS.is_for(found, USER), TOKENS.is_for(found, "user-43")) == (True, False)
+
+
 def test_unknown_devices_countries_and_an_empty_session_are_none() -> None:
     for device, country in (("watch", "Nepal"), (None, "ÄÖ"), (None, "")):
         person = TOKENS.person("u", "", device, country, proved=False)
@@ -156,6 +162,7 @@ def test_a_token_of_an_earlier_release_is_read_as_ever(token: str) -> None:
     found = TOKENS.read(token)
     assert found == OLD[token]
     assert found.user == TOKENS.user(7, "user-42")
+    assert (TOKENS.is_for(found, "user-42"), TOKENS.is_for(found, "user-43")) == (True, False)
     assert (found.user_id, found.session_id, found.device_type, found.country, found.campaign_id) == (None,) * 5
 
 

@@ -82,6 +82,10 @@ class Tokens:
         digest.update(b"%d\0%s" % (tenant_id, user.encode("utf-8", "surrogatepass")))
         return digest.digest()
 
+    def is_for(self, token: Token, user: str) -> bool:
+        """Whether the token's decision was for this user."""
+        return token.user_id == user if token.user_id is not None else token.user == self.user(token.tenant_id, user)
+
     def person(
         self, user: str, session: str | None, device_type: str | None, country: str | None, *, proved: bool
     ) -> bytes:

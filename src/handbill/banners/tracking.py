@@ -133,7 +133,7 @@ class Tracking:
         token = self._tokens.read(sent.token)
         if token is None or (token.tenant_id, token.banner_id) != (banner.tenant_id, banner.id):
             raise Forbidden("The token is not this banner's; nothing was counted.", code="BAD_DECISION_TOKEN")
-        if sent.userId is not None and token.user != self._tokens.user(banner.tenant_id, sent.userId):
+        if sent.userId is not None and not self._tokens.is_for(token, sent.userId):
             raise Forbidden("The token is another user's; nothing was counted.", code="BAD_DECISION_TOKEN")
         return token
 

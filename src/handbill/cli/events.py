@@ -116,6 +116,7 @@ def _whereabouts(told: Whereabouts) -> list[str]:
         lines.append(f"event store: {told.stored.state.replace('_', ' ')}")
     if told.person_id is not None:
         lines.append(f"person: {told.person_id}")
+    lines += [f"{kind}: {name}" for kind, name in told.names.items()]
     return lines
 
 

@@ -85,6 +85,7 @@ WHEREABOUTS: dict[str, Any] = {
     "parked": [],
     "stored": {"state": "shipped", "row": EVENT},
     "person_id": _ID,
+    "names": {},
 }
 TAIL = (
     'event: seen\ndata: {"status":"accepted","event":"purchase","event_id":"e-1","at":"2026-07-01T00:00:00Z",'

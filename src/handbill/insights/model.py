@@ -300,3 +300,5 @@ class Whereabouts(msgspec.Struct, frozen=True):
     parked: list[dict[str, Any]] = []
     stored: Stored | None = None
     person_id: UUID | None = None
+    names: dict[str, str] = {}
+    """Of the `banner`, `placement` and `campaign` whose ids are in the stored event."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Any
@@ -40,15 +40,19 @@ from handbill.kit.errors import Busy, HandbillError, Invalid, NotFound
 from handbill.kit.pages import Page, decode, page
 from handbill.tenants.service import Directory
 
-__all__ = ["Bounds", "IdsOf", "InsightsService", "MembersOf", "Seen", "Tails", "Told", "Wanted"]
+__all__ = ["Bounds", "IdsOf", "InsightsService", "MembersOf", "NamesOf", "Seen", "Tails", "Told", "Wanted"]
 
 _PAGE_BYTES = 4 << 20
 """Of properties on one page. An answer is written on the event loop, whatever its size."""
 _PORTION_BYTES = 1 << 20
 """Of properties in one piece of an export."""
+_NAMED = ("banner", "placement", "campaign")
 
 IdsOf = Callable[[int, UUID], Awaitable[Sequence[str]]]
 """Handed in by the wiring: a person's ids, as PostgreSQL has them; none if there is no such person."""
+
+NamesOf = Callable[[int, Mapping[str, UUID]], Awaitable[Mapping[str, str]]]
+"""Handed in by the wiring: the names of a tenant's banner, placement and campaign by their public ids."""
 
 
 class InsightsService:
@@ -61,6 +65,7 @@ class InsightsService:
         clock: Clock,
         *,
         ids_of: IdsOf | None = None,
+        names_of: NamesOf | None = None,
         members_of: MembersOf | None = None,
         bounds: Bounds | None = None,
     ) -> None:
@@ -70,6 +75,7 @@ class InsightsService:
         self._events = events
         self._clock = clock
         self._ids_of = ids_of
+        self._names_of = names_of
 
     async def start(self) -> None:
         await self.tails.start()
@@ -142,8 +148,15 @@ class InsightsService:
             said = f"{said} On its way to the event store."
         return Whereabouts(
             event_id, outcome, said, told.kind, told.counted_at, told.parked, stored,
-            stored.row.person_id if stored.row is not None else None,
+            stored.row.person_id if stored.row is not None else None, await self._names(tenant, stored.row),
         )  # fmt: skip
+
+    async def _names(self, tenant: int, row: EventRow | None) -> dict[str, str]:
+        """What the ids in the event's properties are called."""
+        if row is None or self._names_of is None:
+            return {}
+        publics = {kind: value for kind in _NAMED if (value := _uuid(row.properties.get(f"{kind}_id"))) is not None}
+        return dict(await self._names_of(tenant, publics)) if publics else {}
 
     async def _stored(self, tenant: int, event_id: str) -> Stored:
         within = Range(datetime(EARLIEST.year, 1, 1, tzinfo=UTC), datetime(LATEST.year, 1, 1, tzinfo=UTC))
@@ -166,6 +179,13 @@ class InsightsService:
 
     def now(self) -> datetime:
         return self._clock.now()
+
+
+def _uuid(value: object) -> UUID | None:
+    try:
+        return UUID(value) if isinstance(value, str) else None
+    except ValueError:
+        return None
 
 
 def _page(rows: Sequence[tuple[Any, ...]], limit: int) -> Page[EventRow]:

@@ -96,8 +96,8 @@ class House:
         )
         self.caps.follow(self.people.groups)
         self.segments = SegmentsService(self.database, self.redis, self.tenants, self.clock)
-        self.insights = _insights(self)
         self.banners = _banners(self)
+        self.insights = _insights(self)
         self.events.dead.reread = Entries(self.tenants, self.clock).again
         self.events.dead.reship = shipping.reshipping(self)
         self.adstats = _adstats(self)
@@ -274,6 +274,7 @@ def _insights(house: House) -> InsightsService:
         tails,
         house.clock,
         ids_of=partial(_ids_of, house.people),
+        names_of=house.banners.names,
         members_of=partial(_members_of, house.segments),
         bounds=Bounds(
             seconds=given.max_seconds,

@@ -196,6 +196,14 @@ select id from banners.placements where tenant_id = $1 and id = $2
 -- name: campaign_by_number
 select id from banners.campaigns where tenant_id = $1 and id = $2
 
+-- name: names_by_public_id
+-- Deleted ones are there.
+select 'banner' as kind, name from banners.banners where tenant_id = $1 and public_id = $2
+union all
+select 'placement', name from banners.placements where tenant_id = $1 and public_id = $3
+union all
+select 'campaign', name from banners.campaigns where tenant_id = $1 and public_id = $4
+
 -- name: public_ids_of_tenants
 -- For an export, which has events of many tenants at once. Deleted ones are there.
 with asked as (select * from unnest($1::int[], $2::text[], $3::int[]) as u (tenant_id, kind, id))
