@@ -1,40 +1,38 @@
-/* Shows banners, tells what was seen, sends a page's own events: <script src=".../handbill.js" data-write-key="hbw_..."
- * defer></script> and <div data-handbill="home"></div>. Reports wait until the server has them. See docs/clients.md. */
+/* Shows banners, reports what was seen, sends a page's own events. See docs/clients.md. */
 (function (root) {
   "use strict";
 
   /**
-   * @typedef {{banner_id: string, z_duration_sec: number, variant?: string, title?: string, description?: string,
-   *   image_url?: string, click_url?: string, token?: string, expires_at?: string}} Banner
+   * @typedef {{banner_id: string, z_duration_sec: number, campaign_id?: string, variant?: string, title?: string,
+   *   description?: string, image_url?: string, asset_url?: string, click_url?: string, token?: string}} Banner
    * @typedef {{placement?: string, placement_id?: string, banners: Banner[]}} Decision
-   * @typedef {"timer"|"dismiss"|"leave"} How
-   * @typedef {{id: string, banner: Banner, placement_id: string|null, user: string, session: string, at: number,
-   *   device?: string, page?: string, referrer?: string, viewable?: boolean}} Showing
-   * @typedef {{id: string, user: string|null, device: string, at: number, context: object}} Moment
-   * @typedef {{kind: "impression"|"view"|"click"|"event", body: any, at: number, key: string}} Entry
-   * @typedef {{url?: string, writeKey: string, user?: string, token?: string, consent?: string[],
-   *   needsConsent?: string, ignoreDoNotTrack?: boolean, accidentalCloseMs?: number,
-   *   timeoutMs?: number, context?: object,
-   *   render?: (banner: Banner, close: {dismiss: () => void, href: string|null}) => Element}} Options
+   * @typedef {"timer"|"dismiss"|"leave"|"empty"} How
+   * @typedef {{id: string, banner: Banner, placement_id: string|null, user: string, at: number}} Showing
+   * @typedef {{kind: string, body: object, at: number, key: string}} Entry
    */
 
   const DAY = 86400000;
-  // A day inside the server's 35, past which it cannot tell a copy from a new event.
+  // A day less than the server remembers ids.
   const HORIZON_MS = 34 * DAY;
   const QUEUE_MAX = 200;
   const BATCH_MAX = 50;
   const ACCIDENTAL_MS = 500;
   const VIEWABLE_MS = 1000;
-  const PATHS = { impression: "/api/banners/events/impression", view: "/views", click: "/api/banners/events/click" };
-  const EVENTS = "/v1/events";
+  const IDLE_MS = 2000;
+  const PATHS = {
+    impression: "/api/banners/events/impression",
+    click: "/api/banners/events/click",
+    view: "/views",
+    event: "/v1/events",
+  };
 
-  /** A button hit sooner than anybody reads is no refusal. @param {number} visibleMs @param {How} how */
+  /** @param {number} visibleMs @param {How} how */
   function reportOf(visibleMs, how, accidentalMs = ACCIDENTAL_MS) {
     const ms = Math.max(0, Math.min(Math.floor(visibleMs), DAY));
     return { view_duration_ms: ms, dismissed: how === "dismiss" && ms >= accidentalMs };
   }
 
-  /** What becomes of a report; status 0: no answer. @param {number} status @param {string|null} retryAfter */
+  /** Send it again? Status 0: no answer. @param {number} status @param {string|null} retryAfter */
   function fateOf(status, retryAfter, tries) {
     // 401 is kept: a fresh token may come.
     const keep = status === 0 || status >= 500 || [401, 408, 425, 429].includes(status);
@@ -43,16 +41,15 @@
     return { keep, waitMs: told ? Math.min(told, 3600000) : Math.min(1000 * 2 ** tries, 300000) };
   }
 
-  /** What may still be sent: nothing too old, and of too many the newest. @param {Entry[]} entries */
+  /** The newest that are not too old. @param {Entry[]} entries */
   function fitting(entries, now, max = QUEUE_MAX) {
-    const fresh = entries.filter((entry) => entry.at > now - HORIZON_MS && entry.at < now + DAY);
+    const fresh = entries.filter(({ at }) => at > now - HORIZON_MS && at < now + DAY);
     return fresh.sort((a, b) => a.at - b.at).slice(-max);
   }
 
   /** Anything unexpected is left out. @returns {Decision[]} */
   function decisionsOf(reply) {
-    const found = reply && Array.isArray(reply.decisions) ? reply.decisions : [];
-    return found
+    return (Array.isArray(reply?.decisions) ? reply.decisions : [])
       .filter((one) => one && Array.isArray(one.banners))
       .map((one) => ({
         ...one,
@@ -65,6 +62,9 @@
     return {
       bannerPublicId: s.banner.banner_id,
       placementPublicId: s.placement_id,
+      campaignPublicId: s.banner.campaign_id,
+      variant: s.banner.variant,
+      token: s.banner.token,
       correlationId: prefix + s.id,
       userId: s.user,
       sessionId: s.session,
@@ -88,7 +88,6 @@
         session_id: s.session,
         device_id: s.device,
       }),
-    /** @param {Moment} m */
     event: (m, event, properties, user_properties) =>
       full({
         event,
@@ -102,16 +101,15 @@
       }),
   };
 
-  /** What was refused: by its place, or all of it. */
   function refusedOf(status, answer) {
-    const told = [...(answer?.data?.rejected || []), ...(answer?.dropped || [])];
-    const by = new Map(told.map((it) => [it.index, it.code || it.reason]));
-    const all = answer?.quota_limited ? "QUOTA" : status < 300 || by.size ? undefined : answer?.code || "HTTP_" + status;
-    return { by, all };
+    const refused = [...(answer?.data?.rejected || []), ...(answer?.dropped || [])];
+    const by = new Map(refused.map((it) => [it.index, it.code || it.reason]));
+    const whole = status >= 300 && !by.size ? answer?.code || "HTTP_" + status : undefined;
+    return { by, all: answer?.quota_limited ? "QUOTA" : whole };
   }
 
   function full(body) {
-    return Object.fromEntries(Object.entries(body).filter(([, value]) => value !== null && value !== undefined));
+    return Object.fromEntries(Object.entries(body).filter(([, value]) => (value ?? null) !== null));
   }
 
   function newId() {
@@ -121,7 +119,7 @@
   /** A browser may refuse its storage. */
   function storage(name) {
     const memory = new Map();
-    const attempt = (work, otherwise) => {
+    const attempt = (work, otherwise = () => null) => {
       try {
         return work(root[name]);
       } catch {
@@ -129,10 +127,10 @@
       }
     };
     return {
-      get: (key) => memory.get(key) ?? attempt((s) => s.getItem(key), () => null),
+      get: (key) => memory.get(key) ?? attempt((s) => s.getItem(key)),
       set: (key, value) => attempt((s) => s.setItem(key, value), () => memory.set(key, value)),
-      drop: (key) => (memory.delete(key), attempt((s) => s.removeItem(key), () => null)),
-      keys: () => [...memory.keys(), ...attempt((s) => Object.keys(s), () => [])],
+      drop: (key) => (memory.delete(key), attempt((s) => s.removeItem(key))),
+      keys: () => [...memory.keys(), ...(attempt(Object.keys) || [])],
     };
   }
 
@@ -148,21 +146,21 @@
     }
   }
 
-  const STYLE = `:host{display:block}
-.card{position:relative;display:flex;gap:1rem;align-items:center;padding:1rem 3rem 1rem 1rem;box-sizing:border-box;
+  const STYLE = `.card{position:relative;padding:1rem 3rem 1rem 1rem;
 font:inherit;color:var(--handbill-ink,#1d1d1f);background:var(--handbill-paper,#fff);
 border:1px solid var(--handbill-line,#d9d9de);border-radius:var(--handbill-radius,12px)}
-a{display:flex;gap:1rem;align-items:center;color:inherit;text-decoration:none;flex:1;min-width:0}
-img{max-width:40%;max-height:9rem;border-radius:8px;object-fit:cover}
-strong{display:block;font-size:1.15em}p{margin:.25em 0 0}
+a{display:flex;gap:1rem;align-items:center;color:inherit;text-decoration:none}
+a::before{content:"";position:absolute;inset:0;border-radius:inherit}a:focus-visible::before{outline:2px solid}
+a:hover b{text-decoration:underline}img{min-width:0;max-height:9rem;border-radius:8px;object-fit:cover}
+span{flex:1 0 55%}strong{display:block;font-size:1.15em}p{margin:.25em 0 0}b{margin-left:auto}
 button{position:absolute;top:.5rem;right:.5rem;width:2rem;height:2rem;border:0;border-radius:50%;cursor:pointer;
-font:1.2rem/1 system-ui;color:inherit;background:transparent}button:hover{background:rgba(0,0,0,.08)}`;
+font-size:1.2rem;color:inherit;background:none}button:hover{background:#0001}`;
 
   class Handbill {
-    /** @param {Options} options */
+    /** @param {{writeKey: string, [option: string]: any}} options */
     constructor(options) {
       this.options = options;
-      this.base = new URL(options.url || "/", root.location ? root.location.href : undefined).href;
+      this.base = new URL(options.url || "/", root.location?.href).href;
       this.user = options.user || null;
       this.token = options.token || null;
       this.consents = options.consent || [];
@@ -172,19 +170,18 @@ font:1.2rem/1 system-ui;color:inherit;background:transparent}button:hover{backgr
       this.memory = {};
       this.open = new Map();
       this.waiting = new Map();
-      this.tries = 0;
-      this.busy = false;
-      this.timer = 0;
+      this.tries = this.deciding = 0;
       this.listeners = [
         [root, "online", () => this.flush()],
         [root, "pagehide", () => this.leave()],
         [document, "visibilitychange", () => (document.hidden ? this.beacon() : this.flush())],
       ];
       for (const [target, name, work] of this.listeners) target.addEventListener(name, work);
-      this.flush();
+      // What an earlier page left goes after this page's first decision.
+      if (this.queued().length) this.held = setTimeout(() => this.release(), IDLE_MS);
     }
 
-    /** May nobody be followed here? Banners are shown either way. */
+    /** Must nobody be followed here? */
     get quiet() {
       const told = navigator.doNotTrack === "1" || navigator.globalPrivacyControl === true;
       const needed = this.options.needsConsent;
@@ -192,10 +189,9 @@ font:1.2rem/1 system-ui;color:inherit;background:transparent}button:hover{backgr
     }
 
     kept(name, store) {
-      const quiet = this.quiet;
-      const known = this.memory[name] || (!quiet && store.get("hb-" + name)) || newId();
-      if (!quiet) store.set("hb-" + name, known);
-      return (this.memory[name] = known);
+      const id = this.memory[name] || (!this.quiet && store.get("hb-" + name)) || newId();
+      if (!this.quiet) store.set("hb-" + name, id);
+      return (this.memory[name] = id);
     }
 
     get device() {
@@ -209,6 +205,9 @@ font:1.2rem/1 system-ui;color:inherit;background:transparent}button:hover{backgr
     /** Whatever goes wrong, the list is empty.
      * @param {{placements?: string[], limit?: number}} [ask] @returns {Promise<Decision[]>} */
     async decide(ask = {}) {
+      let decisions = [];
+      let error;
+      this.deciding++;
       try {
         const context = {
           url: bare(root.location.href),
@@ -221,35 +220,47 @@ font:1.2rem/1 system-ui;color:inherit;background:transparent}button:hover{backgr
         const who = { user_id: this.user || this.device, session_id: this.visit, device_id: this.device };
         const body = full({ ...who, ...ask, context: full(context) });
         const signal = AbortSignal.timeout(this.options.timeoutMs || 3000);
-        const reply = await this.post("/v1/decide", body, { signal });
+        const reply = await this.post("/v1/decide", body, { signal, keepalive: false });
         if (!reply.ok) throw new Error("HTTP " + reply.status);
         const json = await reply.json();
         this.shownTo = typeof json.user_id === "string" ? json.user_id : body.user_id;
-        const found = decisionsOf(json);
-        this.tell("decided", { decisions: found });
-        return found;
-      } catch (error) {
-        this.tell("decided", { decisions: [], error: String(error) });
-        return [];
+        decisions = decisionsOf(json);
+      } catch (problem) {
+        error = String(problem);
       }
+      this.tell("decided", { decisions, error });
+      this.deciding--;
+      this.release();
+      return decisions;
     }
 
-    /** Fill every `[data-handbill=placement]` of the page by one decision. */
+    release() {
+      this.held = clearTimeout(this.held);
+      if (!this.timer) this.flush();
+    }
+
+    /** Fill every `[data-handbill=placement]` by one decision; slots of one placement share its banners. */
     async start() {
-      const slots = [...document.querySelectorAll("[data-handbill]")];
-      const placements = slots.map((slot) => slot.dataset.handbill);
-      if (!slots.length) return;
-      for (const one of await this.decide({ placements: [...new Set(placements)].slice(0, 10) })) {
-        const slot = slots.find((it) => [one.placement, one.placement_id].includes(it.dataset.handbill));
-        if (slot) this.present(slot, one);
+      const slots = new Map();
+      for (const slot of document.querySelectorAll("[data-handbill]")) {
+        const name = slot.dataset.handbill;
+        slots.set(name, [...(slots.get(name) || []), slot]);
+      }
+      const placements = [...slots.keys()].slice(0, 10);
+      if (!placements.length) return;
+      const limit = Math.min(20, Math.max(...placements.map((name) => slots.get(name).length)));
+      for (const one of await this.decide({ placements, limit })) {
+        const own = slots.get(one.placement) || slots.get(one.placement_id) || [];
+        const banners = one.banners.slice(0, own.length).values();
+        for (const slot of own) this.present(slot, { ...one, banners });
       }
     }
 
     /** @param {HTMLElement} slot */
     async show(slot, placement = slot.dataset.handbill, limit = 1) {
-      const found = await this.decide({ placements: placement ? [placement] : undefined, limit });
-      if (found.length) await this.present(slot, found[0]);
-      return found.length ? found[0].banners.length : 0;
+      const [first] = await this.decide({ placements: placement ? [placement] : undefined, limit });
+      if (first) await this.present(slot, first);
+      return first ? first.banners.length : 0;
     }
 
     async present(slot, decision) {
@@ -258,14 +269,15 @@ font:1.2rem/1 system-ui;color:inherit;background:transparent}button:hover{backgr
       }
     }
 
-    /** One banner, until it is gone. @returns {Promise<How>} */
+    /** @returns {Promise<How>} once it is gone */
     one(slot, banner, placement_id) {
       this.open.get(slot)?.("leave");
-      return new Promise((resolve) => {
+      return new Promise((resolve, reject) => {
         const showing = this.showing(banner, placement_id);
         const watch = new Stopwatch();
         let seen = false;
-        let timer = 0;
+        let begun = false;
+        let timer, host;
         const look = () => {
           clearTimeout(timer);
           const left = banner.z_duration_sec * 1000 - watch.ms();
@@ -287,38 +299,43 @@ font:1.2rem/1 system-ui;color:inherit;background:transparent}button:hover{backgr
           if (this.open.get(slot) !== end) return;
           this.open.delete(slot);
           clearTimeout(timer);
-          eye?.disconnect();
+          eye.disconnect();
           document.removeEventListener("visibilitychange", turn);
-          const report = reportOf(watch.ms(), how, this.options.accidentalCloseMs);
-          host.remove();
-          if (begun) this.report("view", bodyOf.view(showing, report));
-          this.tell("closed", { showing, how, report }, slot);
+          host?.remove();
+          if (how === "empty") this.tell("empty", { showing }, slot);
+          else if (host) {
+            const report = reportOf(watch.ms(), how, this.options.accidentalCloseMs);
+            if (begun) this.report("view", bodyOf.view(showing, report));
+            this.tell("closed", { showing, how, report }, slot);
+          }
           resolve(how);
-        };
-        const href = this.href(banner, showing);
-        const host = this.drawn(banner, { dismiss: () => end("dismiss"), href });
-        let begun = false;
-        const begin = () => {
-          if (begun) return;
-          begun = true;
-          showing.at = Date.now();
-          if (placement_id) this.report("impression", bodyOf.impression(showing));
-          this.tell("shown", { showing }, slot);
         };
         const judge = (entries) => {
           const last = entries[entries.length - 1];
-          if (last.isIntersecting && !document.hidden) begin();
+          if (last.isIntersecting && !document.hidden && !begun) {
+            begun = true;
+            showing.at = Date.now();
+            if (placement_id) this.report("impression", bodyOf.impression(showing));
+            this.tell("shown", { showing }, slot);
+          }
           const now = last.intersectionRatio >= 0.5 || last.intersectionRect.height >= root.innerHeight / 2;
           if (now !== seen) {
             seen = now;
             turn();
           }
         };
-        this.open.set(slot, end);
-        slot.append(host);
-        document.addEventListener("visibilitychange", turn);
         const eye = new IntersectionObserver(judge, { threshold: [0, 0.25, 0.5, 0.75, 1] });
-        eye.observe(host);
+        const place = (drawn) => {
+          if (this.open.get(slot) !== end) return;
+          if (!drawn) return end("empty");
+          host = drawn;
+          slot.append(host);
+          document.addEventListener("visibilitychange", turn);
+          eye.observe(host);
+        };
+        this.open.set(slot, end);
+        const close = { dismiss: () => end("dismiss"), href: this.href(banner, showing) };
+        this.drawn(banner, close).then(place).catch(reject);
       });
     }
 
@@ -342,22 +359,31 @@ font:1.2rem/1 system-ui;color:inherit;background:transparent}button:hover{backgr
       return banner.click_url ? this.at(`${banner.click_url}?c=clk_${showing.id}`) : null;
     }
 
-    drawn(banner, close) {
+    /** Null: there is nothing to see. @returns {Promise<Element|null>} */
+    async drawn(banner, close) {
       if (this.options.render) return this.options.render(banner, close);
-      const make = (tag, set = {}, ...children) => {
+      const make = (tag, set, ...children) => {
         const made = Object.assign(document.createElement(tag), set);
         made.append(...children.filter(Boolean));
         return made;
       };
-      const picture = web(banner.image_url, this.base);
-      const image = picture && make("img", { src: picture, alt: "" });
-      if (image) image.onerror = () => image.remove();
-      const title = banner.title && make("strong", { textContent: banner.title });
-      const words = make("span", {}, title, banner.description && make("p", { textContent: banner.description }));
-      const link = make("a", close.href ? { href: close.href, rel: "noopener" } : {}, image, words);
-      const cross = { type: "button", textContent: "×", ariaLabel: "Dismiss", onclick: close.dismiss };
-      const named = { className: "card", part: "card", role: "region", ariaLabel: banner.title || "Promotion" };
-      const card = make("div", named, link, make("button", cross));
+      const { title, description, image_url, asset_url } = banner;
+      const sources = [image_url, asset_url].map((it) => web(it, this.base)).filter(Boolean);
+      const image = make("img", { alt: "" });
+      const words = make("span", {}, title && make("strong", {}, title), description && make("p", {}, description));
+      const cta = close.href && make("b", { part: "cta", ariaHidden: true }, "→");
+      const link = make("a", close.href ? { href: close.href, rel: "noopener" } : {}, image, words, cta);
+      const ariaLabel = title || "Promotion";
+      if (!words.innerText) link.ariaLabel = ariaLabel;
+      const loaded = new Promise((resolve) => {
+        const next = () => (sources.length ? (image.src = sources.shift()) : resolve(image.remove()));
+        image.onload = () => resolve(true);
+        image.onerror = next;
+        next();
+      });
+      if (!words.innerText && !(await loaded)) return null;
+      const cross = make("button", { type: "button", ariaLabel: "Dismiss", onclick: close.dismiss }, "×");
+      const card = make("div", { className: "card", part: "card", role: "region", ariaLabel }, link, cross);
       const host = make("div");
       const shadow = host.attachShadow({ mode: "open" });
       // A style element would not pass a strict content security policy.
@@ -371,7 +397,7 @@ font:1.2rem/1 system-ui;color:inherit;background:transparent}button:hover{backgr
     /** @param {Showing} showing @param {string} destination */
     click(showing, destination) {
       const sent = this.report("click", bodyOf.click(showing, destination));
-      this.beacon(); // the page is about to go
+      this.beacon();
       return sent;
     }
 
@@ -395,20 +421,18 @@ font:1.2rem/1 system-ui;color:inherit;background:transparent}button:hover{backgr
       return this.track("$pageview", { title: document.title, ...properties });
     }
 
-    /** From now on this is the user. @param {string} user @param {{token?: string, traits?: object}} [more] */
+    /** @param {string} user @param {{token?: string, traits?: object}} [more] */
     identify(user, more = {}) {
       this.user = this.shownTo = user;
       this.token = more.token || null;
-      this.flush();
       return this.track("$identify", {}, more.traits && { $set: more.traits });
     }
 
-    /** Another name of the same person. @param {string} other */
+    /** @param {string} other */
     alias(other) {
       return this.track("$create_alias", { alias: other });
     }
 
-    /** The user has left this device. */
     reset() {
       this.user = this.shownTo = this.token = null;
       this.forget();
@@ -420,7 +444,7 @@ font:1.2rem/1 system-ui;color:inherit;background:transparent}button:hover{backgr
       this.memory = {};
     }
 
-    /** What the visitor agrees to; taking it back forgets them. @param {string[]} list */
+    /** Taking it back forgets the visitor. @param {string[]} list */
     consent(list) {
       this.consents = list;
       if (!this.quiet) return;
@@ -435,7 +459,7 @@ font:1.2rem/1 system-ui;color:inherit;background:transparent}button:hover{backgr
       const key = this.prefix + at.toString(36) + newId();
       this.local.set(key, JSON.stringify({ kind, body, at }));
       const settled = new Promise((resolve, reject) => this.waiting.set(key, { resolve, reject }));
-      settled.catch(() => {}); // nobody has to listen
+      settled.catch(() => {});
       this.tell("report", { kind, body });
       this.flush();
       return settled;
@@ -451,12 +475,12 @@ font:1.2rem/1 system-ui;color:inherit;background:transparent}button:hover{backgr
           this.local.drop(key);
         }
       }
-      const found = fitting(all, Date.now());
-      for (const entry of all) if (!found.includes(entry)) this.local.drop(entry.key);
-      return found;
+      const fit = fitting(all, Date.now());
+      for (const entry of all) if (!fit.includes(entry)) this.local.drop(entry.key);
+      return fit;
     }
 
-    /** What waits, by kind. With a user's token another user's views must wait. */
+    /** With a user's token another user's views must wait. */
     requests() {
       const by = { impression: [], click: [], view: [], event: [] };
       for (const entry of this.queued()) {
@@ -465,30 +489,32 @@ font:1.2rem/1 system-ui;color:inherit;background:transparent}button:hover{backgr
       }
       const made = [];
       for (const [kind, all] of Object.entries(by)) {
-        for (let i = 0; i < all.length; i += BATCH_MAX) made.push(this.request(kind, all.slice(i, i + BATCH_MAX)));
+        while (all.length) made.push(this.request(kind, all.splice(0, BATCH_MAX)));
       }
       return made;
     }
 
     request(kind, entries) {
       const events = entries.map((entry) => entry.body);
-      if (kind === "event") {
-        const body = { api_key: this.options.writeKey, sent_at: new Date().toISOString(), events };
-        return { kind, entries, path: EVENTS, body };
-      }
-      const one = events.length === 1;
-      return { kind, entries, path: PATHS[kind] + (one ? "" : "/batch"), body: one ? events[0] : { events } };
+      const made = { kind, entries, path: PATHS[kind], body: { events } };
+      if (kind === "event") made.body.sent_at = new Date().toISOString();
+      else if (events.length > 1) made.path += "/batch";
+      else [made.body] = events;
+      return made;
     }
 
+    /** Send what waits, unless a decision is in progress: that goes first. */
     async flush() {
-      if (this.busy || this.leaving || navigator.onLine === false) return;
+      const blocked = () => this.deciding || this.held || this.leaving || navigator.onLine === false;
+      this.timer = clearTimeout(this.timer);
+      if (this.busy || blocked()) return;
       this.busy = true;
-      clearTimeout(this.timer);
       let wait = 0;
       try {
         for (let sent = true; sent && !wait; ) {
           sent = false;
           for (const request of this.requests()) {
+            if (blocked()) break;
             wait = Math.max(wait, await this.send(request));
             sent = true;
           }
@@ -503,8 +529,8 @@ font:1.2rem/1 system-ui;color:inherit;background:transparent}button:hover{backgr
     async send({ kind, entries, path, body }) {
       const reply = await this.post(path, body).catch(() => null);
       const answer = await reply?.json().catch(() => null);
-      const status = reply ? reply.status : 0;
-      const fate = fateOf(status, reply && reply.headers.get("retry-after"), this.tries);
+      const status = reply?.status || 0;
+      const fate = fateOf(status, reply?.headers.get("retry-after"), this.tries);
       const { by, all } = refusedOf(status, answer);
       entries.forEach((entry, index) => {
         if (!fate.keep) this.local.drop(entry.key);
@@ -516,14 +542,13 @@ font:1.2rem/1 system-ui;color:inherit;background:transparent}button:hover{backgr
 
     settle(entry, kept, code) {
       const waiter = this.waiting.get(entry.key);
-      this.waiting.delete(entry.key);
       if (!waiter) return;
-      if (kept) waiter.resolve("queued");
-      else if (!code) waiter.resolve("kept");
-      else waiter.reject(refusal(code));
+      this.waiting.delete(entry.key);
+      if (kept || !code) waiter.resolve(kept ? "queued" : "kept");
+      else waiter.reject(Object.assign(new Error("Refused: " + code), { code }));
     }
 
-    /** The page may go: hand all to the browser. It stays queued, for a beacon has no answer. */
+    /** For a page that may go. All stays queued: a beacon has no answer. */
     beacon() {
       if (this.quiet || navigator.onLine === false) return;
       for (const { kind, path, body } of this.requests()) {
@@ -535,7 +560,7 @@ font:1.2rem/1 system-ui;color:inherit;background:transparent}button:hover{backgr
     }
 
     leave() {
-      this.leaving = true; // what is reported now goes by beacon
+      this.leaving = true;
       for (const end of [...this.open.values()]) end("leave");
       this.beacon();
       this.leaving = false;
@@ -546,6 +571,7 @@ font:1.2rem/1 system-ui;color:inherit;background:transparent}button:hover{backgr
       this.leave();
       this.stopped = true;
       clearTimeout(this.timer);
+      clearTimeout(this.held);
       for (const [target, name, work] of this.listeners) target.removeEventListener(name, work);
     }
 
@@ -553,19 +579,17 @@ font:1.2rem/1 system-ui;color:inherit;background:transparent}button:hover{backgr
       return new URL(path, this.base).href;
     }
 
-    post(path, body, more = { keepalive: true }) {
+    post(path, data, more) {
+      const body = JSON.stringify(data);
       const headers = { "content-type": "application/json", "x-write-key": this.options.writeKey };
       if (this.token) headers.authorization = "Bearer " + this.token;
-      return fetch(this.at(path), { method: "POST", headers, body: JSON.stringify(body), ...more });
+      // Browsers refuse to keep more than 64 KiB alive.
+      return fetch(this.at(path), { method: "POST", headers, body, keepalive: body.length < 2e4, ...more });
     }
 
     tell(name, detail, target = document) {
       target.dispatchEvent(new CustomEvent("handbill:" + name, { detail, bubbles: true }));
     }
-  }
-
-  function refusal(code) {
-    return Object.assign(new Error(`Not taken (${code}), not sent again.`), { code });
   }
 
   /** An address that is safe in a page, or null. */

@@ -16,6 +16,7 @@ import aiohttp
 import msgspec
 
 from handbill.client import rules
+from handbill.client.gate import DecisionGate
 from handbill.client.model import Decision, How, Kind, Moment, Outcome, Showing, State
 from handbill.client.outbox import Entry, NotJson, Outbox, now_ms
 
@@ -25,6 +26,8 @@ PATHS: dict[Kind, str] = {
     "view": "/views",
     "event": "/v1/events",
 }
+IDLE_S = 2.0
+"""How long reports that waited let decisions go first."""
 _log = logging.getLogger("handbill.client")
 _FAILURES = (aiohttp.ClientError, TimeoutError, OSError, ValueError)
 
@@ -53,13 +56,17 @@ class AsyncClient:
         self._sending = asyncio.Lock()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._gate = DecisionGate()
+        self._delayed = max((entry.id for entry in self._outbox.waiting()), default=0)
+        """Reports up to this number were sent before, or are an earlier run's."""
         self._tries = 0
         self._not_before = 0.0
         self.failures = 0
         """How often an answer failed and the caller got an empty list instead."""
 
     async def __aenter__(self) -> Self:
-        if len(self._outbox):  # of an earlier run
+        if self._delayed:  # reports of an earlier run
+            self._gate.hold()
             self._wake.set()
         self._task = asyncio.create_task(self._keep_sending(), name="handbill-client")
         return self
@@ -108,12 +115,15 @@ class AsyncClient:
             "context": dict(context) if context else None,
         }
         sent = msgspec.json.encode({name: value for name, value in body.items() if value is not None})
-        return rules.decisions_of(await self._asked("POST", "/v1/decide", data=sent))
+        with self._gate.decision():
+            reply = await self._asked("POST", "/v1/decide", data=sent)
+        return rules.decisions_of(reply)
 
     async def banners(self, *, user_id: str | None = None, placement: str | None = None) -> list[UUID]:
         """Only the ids of what may be shown now. Whatever goes wrong, none."""
         asked = {"user_id": user_id, "placement": placement}
-        reply = await self._asked("GET", "/banners", params={k: v for k, v in asked.items() if v is not None})
+        with self._gate.decision():
+            reply = await self._asked("GET", "/banners", params={k: v for k, v in asked.items() if v is not None})
         try:
             return msgspec.convert(reply["banners"], list[UUID]) if isinstance(reply, dict) else []
         except (KeyError, msgspec.ValidationError):
@@ -183,20 +193,26 @@ class AsyncClient:
             return Outcome(State.REFUSED, "NOT_JSON")
         if not send:
             return Outcome(State.QUEUED)
-        found = await self.flush()
+        found = await self._flush(with_delayed=self._gate.is_open)
         return found.get(number, Outcome(State.QUEUED))
 
     async def flush(self) -> dict[int, Outcome]:
         """Send what waits, in batches, unless the server asked for patience. Gives what became of each, by number.
 
-        A server that does not answer is asked once; one that refuses a kind of report for now, once for each kind.
+        Decisions in progress go first. A server that does not answer is asked once; one that refuses a kind of report
+        for now, once for each kind.
         """
+        if self._gate.is_deciding:
+            await self._gate.wait(IDLE_S)
+        return await self._flush(with_delayed=True)
+
+    async def _flush(self, *, with_delayed: bool) -> dict[int, Outcome]:
         found: dict[int, Outcome] = {}
         async with self._sending:
             if asyncio.get_running_loop().time() < self._not_before:
                 return found
             waits: dict[Kind, int] = {}
-            for batch in self._batches():
+            for batch in self._batches(with_delayed):
                 kind = batch[0].kind
                 if waits.get(kind):
                     continue
@@ -216,11 +232,12 @@ class AsyncClient:
         self._not_before = asyncio.get_running_loop().time() + wait_ms / 1000 * (1 + random.random() / 2)
         self._wake.set()
 
-    def _batches(self) -> list[list[Entry]]:
+    def _batches(self, with_delayed: bool) -> list[list[Entry]]:
         def kind(entry: Entry) -> str:
             return entry.kind
 
-        whole = [list(group) for _, group in groupby(sorted(self._outbox.waiting(), key=kind), key=kind)]
+        entries = [entry for entry in self._outbox.waiting() if with_delayed or entry.id > self._delayed]
+        whole = [list(group) for _, group in groupby(sorted(entries, key=kind), key=kind)]
         return [group[at : at + rules.BATCH_MAX] for group in whole for at in range(0, len(group), rules.BATCH_MAX)]
 
     async def _send(self, entries: list[Entry]) -> tuple[dict[int, Outcome], int, bool]:
@@ -232,6 +249,7 @@ class AsyncClient:
             status, after, answer = 0, None, None
         fate = rules.fate_of(status, after, self._tries)
         if fate.keep:
+            self._delayed = max(self._delayed, *(entry.id for entry in entries))
             return {entry.id: Outcome(State.QUEUED) for entry in entries}, fate.wait_ms, status != 0
         self._outbox.drop([entry.id for entry in entries])
         codes = rules.refusals(status, answer, len(entries))
@@ -245,8 +263,10 @@ class AsyncClient:
             delay = self._not_before - asyncio.get_running_loop().time()
             if delay > 0:
                 await asyncio.sleep(delay)
+            await self._gate.wait(IDLE_S)
+            self._gate.release()
             try:
-                await self.flush()
+                await self._flush(with_delayed=True)
             except Exception:  # noqa: BLE001 - whatever it is, reports must be sent again
                 _log.exception("reports could not be sent; they stay, and are sent later")
                 self._pace(rules.fate_of(0, None, self._tries).wait_ms)

@@ -27,6 +27,7 @@ class Banner(msgspec.Struct, frozen=True):
     click_url: str | None = None
     token: str | None = None
     expires_at: str | None = None
+    campaign_id: str | None = None
 
 
 class Showing(msgspec.Struct, frozen=True):

@@ -142,6 +142,9 @@ def _tracked(showing: Showing, prefix: str) -> dict[str, Any]:
     return {
         "bannerPublicId": showing.banner.banner_id,
         "placementPublicId": showing.placement_id,
+        "campaignPublicId": showing.banner.campaign_id,
+        "variant": showing.banner.variant,
+        "token": showing.banner.token,
         "correlationId": f"{prefix}{showing.id}",
         "userId": showing.user,
         "sessionId": showing.session,
