@@ -26,6 +26,7 @@ from handbill.tenants.service import TenantService
 from tests.kit.engines import Engines
 from tests.kit.optional import need
 from tests.kit.processes import process
+from tests.kit.recording_api import RecordingApi, recording_api
 from tests.kit.waiting import eventually
 
 SEAL = "a seal key for tests"
@@ -47,7 +48,7 @@ PAGE = """<!doctype html><title>A shop</title><link rel="icon" href="data:,">
 <p>Tea.</p><div id="slot" data-handbill="home"></div><div id="below"></div><script src="/handbill.js"></script>
 <script>
   const told = [];
-  for (const name of ["decided", "shown", "viewable", "closed", "report", "sent"])
+  for (const name of ["decided", "shown", "viewable", "closed", "report", "sent", "empty"])
     document.addEventListener("handbill:" + name, (e) => told.push({name, at: performance.now(), ...e.detail}));
   const drawn = [];  // looked at in the very moment: a test may come too late for a banner of one second
   document.addEventListener("handbill:shown", ({ target }) => {
@@ -80,8 +81,11 @@ async def site() -> AsyncIterator[str]:
 
     async def plain(request: web.Request) -> web.Response:
         """A page with nothing but the two lines that the documentation asks for."""
-        tag = f'<script src="{request.query["src"]}" data-write-key="{request.query["key"]}" data-user="bea" defer>'
-        body = f'<!doctype html><link rel="icon" href="data:,">{tag}</script><div id="slot" data-handbill="home"></div>'
+        query = request.query
+        more = f'data-url="{query["url"]}" data-pageviews' if "url" in query else ""
+        tag = f'<script src="{query["src"]}" data-write-key="{query["key"]}" data-user="bea" {more} defer>'
+        slots = '<div id="slot" data-handbill="home"></div>' * int(query.get("slots", "1"))
+        body = f'<!doctype html><link rel="icon" href="data:,">{tag}</script>{slots}'
         return web.Response(text=body, content_type="text/html")
 
     async def js(_: web.Request) -> web.Response:
@@ -110,6 +114,13 @@ async def visit(browser: Browser, site: str) -> MakePage:
         return page
 
     return make
+
+
+@pytest.fixture
+async def recorder() -> AsyncIterator[RecordingApi]:
+    need("chromium")
+    async with recording_api() as made:
+        yield made
 
 
 @dataclass

@@ -224,7 +224,7 @@ font-size:1.2rem;color:inherit;background:none}button:hover{background:#0001}`;
         if (!reply.ok) throw new Error("HTTP " + reply.status);
         const json = await reply.json();
         this.shownTo = typeof json.user_id === "string" ? json.user_id : body.user_id;
-        decisions = decisionsOf(json);
+        decisions = decisionsOf(json).map((one) => ({ ...one, user_id: this.shownTo }));
       } catch (problem) {
         error = String(problem);
       }
@@ -265,15 +265,15 @@ font-size:1.2rem;color:inherit;background:none}button:hover{background:#0001}`;
 
     async present(slot, decision) {
       for (const banner of decision.banners) {
-        if ((await this.one(slot, banner, decision.placement_id || null)) === "leave") return;
+        if ((await this.one(slot, banner, decision)) === "leave") return;
       }
     }
 
     /** @returns {Promise<How>} once it is gone */
-    one(slot, banner, placement_id) {
+    one(slot, banner, decision) {
       this.open.get(slot)?.("leave");
       return new Promise((resolve, reject) => {
-        const showing = this.showing(banner, placement_id);
+        const showing = this.showing(banner, decision);
         const watch = new Stopwatch();
         let seen = false;
         let begun = false;
@@ -315,7 +315,7 @@ font-size:1.2rem;color:inherit;background:none}button:hover{background:#0001}`;
           if (last.isIntersecting && !document.hidden && !begun) {
             begun = true;
             showing.at = Date.now();
-            if (placement_id) this.report("impression", bodyOf.impression(showing));
+            if (showing.placement_id) this.report("impression", bodyOf.impression(showing));
             this.tell("shown", { showing }, slot);
           }
           const now = last.intersectionRatio >= 0.5 || last.intersectionRect.height >= root.innerHeight / 2;
@@ -340,12 +340,12 @@ font-size:1.2rem;color:inherit;background:none}button:hover{background:#0001}`;
     }
 
     /** @returns {Showing} */
-    showing(banner, placement_id) {
+    showing(banner, { placement_id, user_id }) {
       return {
         id: newId(),
         banner,
         placement_id,
-        user: this.shownTo || this.user || this.device,
+        user: user_id || this.user || this.device,
         session: this.visit,
         device: this.device,
         at: Date.now(),

@@ -1,0 +1,110 @@
+"""What handbill.js sends first: a decision goes before reports that waited, and they go whatever becomes of it."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from playwright.async_api import Page
+
+from tests.browser.conftest import MakePage
+from tests.kit.recording_api import RecordingApi
+from tests.kit.waiting import eventually
+
+KEY = "hbw_recorded"
+LEFT = """([count, key]) => {
+  for (let n = 0; n < count; n++) {
+    const body = { banner_id: "b", user_id: "ada", event_id: `view_left_${n}`, view_duration_ms: 3000 };
+    localStorage.setItem(`hb:${key.slice(-8)}:${n}`, JSON.stringify({ kind: "view", body, at: Date.now() - 1000 + n }));
+  }
+}"""
+
+
+async def left_by_an_earlier_page(page: Page, count: int = 1) -> None:
+    await page.evaluate(LEFT, [count, KEY])
+
+
+def options(recorder: RecordingApi, **more: Any) -> dict[str, Any]:
+    return {"url": recorder.url, "writeKey": KEY, "user": "ada", "timeoutMs": 60_000, **more}
+
+
+async def test_a_decision_is_answered_before_what_an_earlier_page_left_is_sent(
+    visit: MakePage, recorder: RecordingApi
+) -> None:
+    page = await visit()
+    await left_by_an_earlier_page(page, 60)
+    recorder.answer.clear()
+    await page.evaluate("(o) => { open(o).page(); hb.decide({placements: ['home']}) }", options(recorder))
+    await eventually(lambda: recorder.seen, what="a request")
+    assert recorder.seen == ["/v1/decide"]
+    await page.evaluate("hb.flush(); dispatchEvent(new Event('online'))")  # neither is a reason to go first
+    await page.evaluate("hb.track('clicked_around'); fetch(hb.at('/after'), {method: 'POST', mode: 'no-cors'})")
+    await eventually(lambda: "/after" in recorder.seen, what="a later request")
+    assert recorder.seen == ["/v1/decide", "/after"]
+    recorder.answer.set()
+    await eventually(lambda: len(recorder.reports("/views")) == 60 and recorder.reports("/v1/events"))
+    assert recorder.seen[2] == "answered"
+    ids = [view["event_id"] for view in recorder.reports("/views")]
+    assert ids == [f"view_left_{n}" for n in range(60)], "a report keeps its id, so that a copy counts once"
+
+
+@pytest.mark.parametrize("failure", ["status", "timeout"])
+async def test_reports_go_when_a_decision_fails(visit: MakePage, recorder: RecordingApi, failure: str) -> None:
+    page = await visit()
+    await left_by_an_earlier_page(page)
+    if failure == "timeout":
+        recorder.answer.clear()
+    recorder.status = 500
+    await page.evaluate(
+        "(o) => { open(o).decide() }", options(recorder, timeoutMs=100 if failure == "timeout" else 60_000)
+    )
+    await eventually(lambda: recorder.reports("/views"), what="the view arrives")
+    assert recorder.seen[0] == "/v1/decide"
+    assert await page.evaluate("told.filter((it) => it.name === 'decided').map((it) => !!it.error)") == [True]
+
+
+async def test_reports_go_after_a_while_when_no_decision_is_made(visit: MakePage, recorder: RecordingApi) -> None:
+    page = await visit()
+    await left_by_an_earlier_page(page)
+    await page.evaluate("(o) => { open(o) }", options(recorder))
+    await eventually(lambda: recorder.seen == ["/views"], what="the view arrives")
+
+
+async def test_a_page_that_is_left_before_its_decision_sends_all_by_beacon(
+    visit: MakePage, recorder: RecordingApi
+) -> None:
+    page = await visit()
+    await left_by_an_earlier_page(page)
+    recorder.answer.clear()
+    await page.evaluate("(o) => { open(o).decide(); dispatchEvent(new Event('pagehide')) }", options(recorder))
+    await eventually(lambda: "/views" in recorder.seen, what="the beacon arrives")
+    assert "answered" not in recorder.seen
+
+
+async def test_the_script_tag_decides_first(visit: MakePage, recorder: RecordingApi, site: str) -> None:
+    page = await visit()
+    await left_by_an_earlier_page(page)
+    recorder.answer.clear()
+    script, url = quote(f"{site}handbill.js"), quote(recorder.url)
+    await page.goto(f"{site}plain?src={script}&key={KEY}&url={url}")
+    await eventually(lambda: recorder.seen, what="a request")
+    recorder.answer.set()
+    await eventually(lambda: recorder.reports("/views") and recorder.reports("/v1/events"), what="the reports arrive")
+    assert recorder.seen[:2] == ["/v1/decide", "answered"]
+
+
+async def test_reports_name_the_user_of_their_decision(visit: MakePage, recorder: RecordingApi) -> None:
+    """Its token is that user's, and a token of somebody else is refused."""
+    page = await visit()
+    recorder.banners = [{"banner_id": "b", "z_duration_sec": 3600, "title": "Tea", "token": "ada's"}]
+    await page.evaluate(
+        """async (o) => {
+          const [decision] = await open(o).decide({placements: ["home"]});
+          hb.identify("bob").catch(() => {});
+          hb.present(document.getElementById("slot"), decision);
+        }""",
+        options(recorder),
+    )
+    (impression,) = await eventually(lambda: recorder.reports("/impression"), what="the impression arrives")
+    assert (impression["userId"], impression["token"]) == ("ada", "ada's")
