@@ -149,10 +149,11 @@
   const STYLE = `.card{position:relative;padding:1rem 3rem 1rem 1rem;
 font:inherit;color:var(--handbill-ink,#1d1d1f);background:var(--handbill-paper,#fff);
 border:1px solid var(--handbill-line,#d9d9de);border-radius:var(--handbill-radius,12px)}
-a{display:flex;gap:1rem;align-items:center;color:inherit;text-decoration:none}
+a{display:flex;flex-wrap:wrap;gap:1rem;align-items:center;color:inherit;text-decoration:none;outline:0}
 a::before{content:"";position:absolute;inset:0;border-radius:inherit}a:focus-visible::before{outline:2px solid}
-a:hover b{text-decoration:underline}img{min-width:0;max-height:9rem;border-radius:8px;object-fit:cover}
-span{flex:1 0 55%}strong{display:block;font-size:1.15em}p{margin:.25em 0 0}b{margin-left:auto}
+a:hover b{text-decoration:underline}img{order:-1;max-width:85%;max-height:60vh;border-radius:8px}
+span{flex:1;min-width:40%}span~img{max-width:40%;max-height:9rem}
+strong{display:block;font-size:1.15em}p{margin:.25em 0 0}b{margin-left:auto}
 button{position:absolute;top:.5rem;right:.5rem;width:2rem;height:2rem;border:0;border-radius:50%;cursor:pointer;
 font-size:1.2rem;color:inherit;background:none}button:hover{background:#0001}`;
 
@@ -177,7 +178,7 @@ font-size:1.2rem;color:inherit;background:none}button:hover{background:#0001}`;
         [document, "visibilitychange", () => (document.hidden ? this.beacon() : this.flush())],
       ];
       for (const [target, name, work] of this.listeners) target.addEventListener(name, work);
-      // What an earlier page left goes after this page's first decision.
+      // Of an earlier page: goes after the first decision.
       if (this.queued().length) this.held = setTimeout(() => this.release(), IDLE_MS);
     }
 
@@ -239,7 +240,7 @@ font-size:1.2rem;color:inherit;background:none}button:hover{background:#0001}`;
       if (!this.timer) this.flush();
     }
 
-    /** Fill every `[data-handbill=placement]` by one decision; slots of one placement share its banners. */
+    /** Fill every `[data-handbill]` by one decision; slots of one placement share its banners. */
     async start() {
       const slots = new Map();
       for (const slot of document.querySelectorAll("[data-handbill]")) {
@@ -287,7 +288,7 @@ font-size:1.2rem;color:inherit;background:none}button:hover{background:#0001}`;
             this.tell("viewable", { showing }, slot);
           }
           if (left <= 0) return end("timer");
-          // A timer may fire a moment early, so it only looks again.
+          // A timer may fire early.
           const next = showing.viewable ? left : Math.min(left, VIEWABLE_MS - steady);
           if (watch.since !== null) timer = setTimeout(look, Math.max(1, Math.ceil(next)));
         };
@@ -371,22 +372,23 @@ font-size:1.2rem;color:inherit;background:none}button:hover{background:#0001}`;
       const sources = [image_url, asset_url].map((it) => web(it, this.base)).filter(Boolean);
       const image = make("img", { alt: "" });
       const words = make("span", {}, title && make("strong", {}, title), description && make("p", {}, description));
+      const text = words.innerText.trim();
       const cta = close.href && make("b", { part: "cta", ariaHidden: true }, "→");
-      const link = make("a", close.href ? { href: close.href, rel: "noopener" } : {}, image, words, cta);
+      const link = make("a", close.href ? { href: close.href, rel: "noopener" } : {}, text && words, image, cta);
       const ariaLabel = title || "Promotion";
-      if (!words.innerText) link.ariaLabel = ariaLabel;
+      if (!text) link.ariaLabel = ariaLabel;
       const loaded = new Promise((resolve) => {
         const next = () => (sources.length ? (image.src = sources.shift()) : resolve(image.remove()));
         image.onload = () => resolve(true);
         image.onerror = next;
         next();
       });
-      if (!words.innerText && !(await loaded)) return null;
+      if (!text && !(await loaded)) return null;
       const cross = make("button", { type: "button", ariaLabel: "Dismiss", onclick: close.dismiss }, "×");
       const card = make("div", { className: "card", part: "card", role: "region", ariaLabel }, link, cross);
       const host = make("div");
       const shadow = host.attachShadow({ mode: "open" });
-      // A style element would not pass a strict content security policy.
+      // A strict content security policy forbids style elements.
       const sheet = new CSSStyleSheet();
       sheet.replaceSync(STYLE);
       shadow.adoptedStyleSheets = [sheet];
@@ -428,7 +430,6 @@ font-size:1.2rem;color:inherit;background:none}button:hover{background:#0001}`;
       return this.track("$identify", {}, more.traits && { $set: more.traits });
     }
 
-    /** @param {string} other */
     alias(other) {
       return this.track("$create_alias", { alias: other });
     }
@@ -503,7 +504,7 @@ font-size:1.2rem;color:inherit;background:none}button:hover{background:#0001}`;
       return made;
     }
 
-    /** Send what waits, unless a decision is in progress: that goes first. */
+    /** Decisions go first. */
     async flush() {
       const blocked = () => this.deciding || this.held || this.leaving || navigator.onLine === false;
       this.timer = clearTimeout(this.timer);
@@ -548,7 +549,7 @@ font-size:1.2rem;color:inherit;background:none}button:hover{background:#0001}`;
       else waiter.reject(Object.assign(new Error("Refused: " + code), { code }));
     }
 
-    /** For a page that may go. All stays queued: a beacon has no answer. */
+    /** All stays queued: a beacon has no answer. */
     beacon() {
       if (this.quiet || navigator.onLine === false) return;
       for (const { kind, path, body } of this.requests()) {

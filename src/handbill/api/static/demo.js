@@ -44,6 +44,7 @@
     bar.hidden = false;
     bar.firstElementChild.animate([{ transform: "none" }, { transform: "scaleX(0)" }], { duration: seconds * 1000 });
   });
+  document.addEventListener("handbill:empty", () => say("The banner has nothing to show; it is passed over.", "bad"));
   document.addEventListener("handbill:viewable", () => say("Half of it was in view for a second: viewable."));
   document.addEventListener("handbill:closed", ({ detail: { how, report, showing } }) => {
     bar.hidden = true;
