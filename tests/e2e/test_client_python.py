@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import Any
 from uuid import UUID
@@ -13,6 +14,8 @@ import asyncpg
 import pytest
 
 from handbill.client import AsyncClient, Client
+from handbill.client.model import Showing
+from handbill.client.outbox import now_ms
 from handbill.infra.postgres import Database
 from handbill.infra.redis import Redis
 from handbill.tenants.model import NewKey
@@ -116,3 +119,60 @@ async def test_views_count_as_the_vectors_say(api: Api, keys: tuple[str, str], e
         vector = sent[row["event_id"]]
         assert row["counted"] is vector["counted"], vector["why"]
         assert ("accidental" in row["marks"]) is vector["accidental"], vector["why"]
+
+
+async def test_the_report_of_a_campaign_is_what_the_client_sent(
+    api: Api, keys: tuple[str, str], engines: Engines, tenant: int
+) -> None:
+    write, secret = keys
+
+    async def made(path: str, **body: Any) -> Any:
+        reply = await api("POST", f"/admin/{path}", key=secret, json=body)
+        assert reply.status == 201, reply.body
+        return reply.json()
+
+    campaign = (await made("campaigns", name="Tea week"))["campaign_id"]
+    await made("placements", name="Home", slug="home")
+    variants = [{"key": "a", "title": "A"}, {"key": "b", "title": "B"}]
+    fields = {"x_times": 9, "y_hours": 24, "z_duration_sec": 1, "campaign_id": campaign, "variants": variants}
+    banner = (await made("banners", title="Tea", cta_link="https://shop.example.com/tea", **fields))["banner_id"]
+    users = [f"user-{number}" for number in range(20)]
+    async with AsyncClient(api.base, write_key=write, timeout_s=30) as client:
+        await eventually(lambda: client.banners(user_id="nobody"), what="the banner is shown")
+        showings: list[Showing] = []
+        for user in users:
+            (decision,) = await client.decide(user_id=user, placements=["home"])
+            (found,) = decision.banners
+            assert (found.banner_id, found.campaign_id) == (banner, campaign)
+            showings.append(decision.showing(found, user=user))
+        await eventually(lambda: now_ms() >= showings[-1].at + 1_000, what="the last was shown for its second")
+        for number, showing in enumerate(showings):
+            await client.impression(showing, send=False)
+            await client.view(showing, visible_ms=1_000, send=False)
+            if number % 2:
+                await client.click(showing, "https://shop.example.com/tea", send=False)
+        sent = await client.flush()
+    assert [outcome for outcome in sent.values() if not outcome.kept] == []
+    assert {showing.banner.variant for showing in showings} == {"a", "b"}
+
+    expected = {"campaign_id": campaign, "impressions": 20, "clicks": 10, "views": 20}
+    today = datetime.now(UTC).date()
+    days = f"from={today - timedelta(2)}&to={today + timedelta(2)}&interval=total&by=campaign"
+
+    async def reported(more: str) -> bool:
+        reply = await api("GET", f"/admin/stats/banners?{days}{more}", key=secret)
+        assert reply.status == 200, reply.body
+        rows = [{name: row[name] for name in expected} for row in reply.json()["rows"]]
+        assert rows == [expected], "everything is the campaign's"
+        return True
+
+    await eventually(lambda: reported(""), what="the report is complete")
+    await reported(f"&campaign_id={campaign}")
+    connection = await asyncpg.connect(engines.postgres_url)
+    try:
+        for table, count in (("banners.banner_clicks", 10), ("caps.user_views", 20)):
+            rows = await connection.fetch(f"select variant from {table} where tenant_id = $1", tenant)
+            assert len(rows) == count
+            assert {row["variant"] for row in rows} == {"a", "b"}
+    finally:
+        await connection.close()

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from handbill.client import AsyncClient, Client, Decision, Outbox
+from handbill.client import AsyncClient, Client, Decision, Outbox, http, rules
 from handbill.client.model import Banner, Outcome, Showing, State
 from handbill.client.rules import HORIZON_MS
 from tests.kit.waiting import eventually, soon
@@ -30,21 +30,29 @@ class Server:
         self.answers: list[tuple[int, dict[str, str], Any]] = []
         self.seen: list[tuple[str, dict[str, str], Any]] = []
         self.url = ""
+        self.decide = asyncio.Event()
+        """Decisions are answered once this is set, as it is at first."""
+        self.decide.set()
 
     async def handle(self, request: web.Request) -> web.Response:
         body = await request.read()
         self.seen.append((request.path_qs, dict(request.headers), json.loads(body) if body else None))
         status, headers, answer = self.answers.pop(0) if self.answers else (202, {}, {"message": "", "data": None})
+        if request.path in ("/v1/decide", "/banners"):
+            await self.decide.wait()
         if isinstance(answer, str):
             return web.Response(status=status, headers=headers, text=answer)
         return web.json_response(answer, status=status, headers=headers)
 
+    def paths(self) -> list[str]:
+        return [path for path, _, _ in self.seen]
+
     def says(self, status: int, answer: Any = None, **headers: str) -> None:
         self.answers.append((status, headers, answer))
 
-    def ids(self) -> list[str]:
+    def ids(self, path: str = "") -> list[str]:
         """The event ids of all views that came, in order."""
-        bodies = [body for _, _, body in self.seen]
+        bodies = [body for of, _, body in self.seen if path in of]
         return [view["event_id"] for body in bodies for view in body.get("events", [body])]
 
 
@@ -59,6 +67,7 @@ async def server() -> AsyncIterator[Server]:
     await site.start()
     made.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
     yield made
+    made.decide.set()
     await runner.cleanup()
 
 
@@ -199,6 +208,75 @@ async def test_what_an_earlier_run_left_is_sent_without_a_new_report(server: Ser
     async with AsyncClient(server.url, write_key="hbw_x", outbox=Outbox(path)) as client:
         await eventually(lambda: client.waiting == 0)
     assert len(server.ids()) == 1
+
+
+def left_by_an_earlier_run() -> Outbox:
+    outbox = Outbox()
+    for number in range(60):
+        outbox.put("view", rules.view(showing(), rules.report_of(3_000 + number, "timer")))
+    return outbox
+
+
+@pytest.mark.parametrize("status", [200, 500])
+@pytest.mark.parametrize("ask", ["/v1/decide", "/banners"])
+async def test_a_decision_is_answered_before_what_waited_is_sent(
+    server: Server, monkeypatch: pytest.MonkeyPatch, ask: str, status: int
+) -> None:
+    monkeypatch.setattr(http, "IDLE_S", 3_600.0)
+    outbox = left_by_an_earlier_run()
+    waiting = [entry.body["event_id"] for entry in outbox.waiting()]
+    server.decide.clear()
+    server.says(status, {"decisions": []})
+    async with AsyncClient(server.url, write_key="hbw_x", outbox=outbox) as client:
+        decision = asyncio.create_task(client.decide(user_id="ada") if ask == "/v1/decide" else _ids(client))
+        await eventually(lambda: server.seen)
+        assert (await client.impression(showing())).kept, "a new report waits for no decision"
+        flushed = asyncio.create_task(client.flush())
+        assert (await client.click(showing(), "/summer")).kept
+        assert not any(path.startswith("/views") for path in server.paths())
+        server.decide.set()
+        assert await soon(decision) == []
+        await soon(flushed)
+        await eventually(lambda: client.waiting == 0)
+    assert server.paths()[0].startswith(ask)
+    sent = [view["event_id"] for path, _, body in server.seen if "/views" in path for view in body["events"]]
+    assert sent == waiting, "a report keeps its id, so that a copy counts once"
+
+
+async def _ids(client: AsyncClient) -> list[Any]:
+    return list(await client.banners(user_id="ada"))
+
+
+async def test_a_program_that_always_decides_sends_what_waited(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "IDLE_S", 0.05)
+    server.decide.clear()
+    async with AsyncClient(server.url, write_key="hbw_x", outbox=left_by_an_earlier_run(), timeout_s=60) as client:
+        decision = asyncio.create_task(client.decide(user_id="ada"))
+        await eventually(lambda: client.waiting == 0)
+        assert not decision.done()
+        server.decide.set()
+        await soon(decision)
+
+
+async def test_a_report_that_is_sent_again_waits_for_a_decision(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "IDLE_S", 3_600.0)
+    server.says(429, {"code": "THROTTLED"}, **{"Retry-After": "1"})
+    async with AsyncClient(server.url, write_key="hbw_x") as client:
+        assert (await client.view(showing(), visible_ms=3000)).state is State.QUEUED
+        server.decide.clear()
+        decision = asyncio.create_task(client.decide(user_id="ada"))
+
+        async def taken() -> bool:
+            return (await client.impression(showing())).kept
+
+        await eventually(taken, what="the time that the server asked for is over")
+        assert server.paths().count("/views") == 1
+        server.decide.set()
+        await soon(decision)
+        await eventually(lambda: client.waiting == 0)
+    assert len(set(server.ids("/views"))) == 1
 
 
 async def test_a_silent_server_is_asked_once_whatever_waits(monkeypatch: pytest.MonkeyPatch) -> None:
