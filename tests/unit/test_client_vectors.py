@@ -9,9 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from handbill.banners.wire import ImpressionIn, ViewIn, one
+from handbill.banners.wire import ClickIn, ImpressionIn, ViewIn, one
 from handbill.client import rules
 from handbill.client.model import Banner, Fate, Moment, Report, Showing
+from handbill.events.dialects.own import ContextIn, EventIn, PersonIn
 from handbill.events.model import HORIZON_DAYS
 from handbill.kit.errors import Invalid
 from tests.kit.dialects import read, request
@@ -58,7 +59,33 @@ def test_what_is_sent_and_that_the_server_reads_it() -> None:
         assert rules.view(showing, Report(**vector["report"])) == vector["view"], vector["why"]
         assert rules.click(showing, vector["destination"]) == vector["click"], vector["why"]
         assert one(ImpressionIn, msgspec.json.encode(vector["impression"])).correlationId
+        assert one(ClickIn, msgspec.json.encode(vector["click"])).correlationId
         assert one(ViewIn, msgspec.json.encode(vector["view"])).event_id
+
+
+def test_no_client_sends_a_field_that_the_server_does_not_declare() -> None:
+    for vector in PAGE["payloads"]:
+        for body, struct in (("impression", ImpressionIn), ("click", ClickIn), ("view", ViewIn)):
+            assert undeclared(vector[body], struct) == set(), (body, vector["why"])
+    for vector in PAGE["events"]:
+        body = vector["body"]
+        assert undeclared(body, EventIn) == set(), vector["why"]
+        assert undeclared(body["context"], ContextIn) == set(), vector["why"]
+        assert undeclared(body.get("user_properties", {}), PersonIn) == set(), vector["why"]
+
+
+def undeclared(body: dict[str, Any], struct: type[msgspec.Struct]) -> set[str]:
+    return set(body) - {field.encode_name for field in msgspec.structs.fields(struct)}
+
+
+def test_an_answer_of_an_older_server_names_no_campaign() -> None:
+    sent = {"banner_id": "b", "z_duration_sec": 3}
+    for named, body in ((sent, {}), ({**sent, "campaign_id": "c"}, {"campaignPublicId": "c"})):
+        (decision,) = rules.decisions_of(
+            {"decisions": [{"placement": "home", "placement_id": "p", "banners": [named]}]}
+        )
+        made = rules.impression(decision.showing(decision.banners[0], user="ada"))
+        assert {name: made[name] for name in made if name.startswith("campaign")} == body
 
 
 def test_what_an_event_looks_like_and_that_the_server_reads_it() -> None:
