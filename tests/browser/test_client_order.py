@@ -108,3 +108,15 @@ async def test_reports_name_the_user_of_their_decision(visit: MakePage, recorder
     )
     (impression,) = await eventually(lambda: recorder.reports("/impression"), what="the impression arrives")
     assert (impression["userId"], impression["token"]) == ("ada", "ada's")
+
+
+async def test_a_page_that_is_open_for_a_moment_asks_for_nothing(visit: MakePage, recorder: RecordingApi) -> None:
+    page = await visit()
+    await left_by_an_earlier_page(page)
+    await page.evaluate("(o) => { open(o).decide() }", options(recorder, openAfterMs=3_600_000))
+    await page.evaluate("dispatchEvent(new Event('pagehide'))")
+    await eventually(lambda: recorder.seen, what="the beacon arrives")
+    assert recorder.seen == ["/views"]
+    await visit(page)
+    await page.evaluate("(o) => { open(o).decide() }", options(recorder, openAfterMs=1))
+    await eventually(lambda: "/v1/decide" in recorder.seen, what="a decision is asked for")

@@ -44,6 +44,9 @@ async def test_the_demo_shop(visit: MakePage, shop: Shop, handbill_env: dict[str
     (secrets / "demo.json").write_text(json.dumps(demo))
     await page.goto(f"{shop.url}/demo")
     await page.wait_for_selector("#slot .card img")
+    assert "Take a look" in await page.evaluate("""
+        getComputedStyle(document.querySelector("#slot > *").shadowRoot.querySelector("[part=cta]"), "::before").content
+    """), "there is a visible call to action"
     assert "hbs_hidden" not in await page.content()
     await page.evaluate("handbill.options.accidentalCloseMs = 0")
     await page.click("#slot .card button")
@@ -65,6 +68,12 @@ async def _the_script_may_be_kept(shop: Shop) -> None:
             tag = reply.headers["etag"]
         async with http.get(f"{shop.url}/handbill.js", headers={"If-None-Match": tag}) as reply:
             assert (reply.status, await reply.read()) == (304, b"")
+        async with http.get(f"{shop.url}/handbill.js") as reply:
+            assert (reply.headers["content-encoding"], reply.headers["vary"]) == ("gzip", "Accept-Encoding")
+            text = await reply.text()
+        async with http.get(f"{shop.url}/handbill.js", headers={"Accept-Encoding": "identity"}) as reply:
+            assert "content-encoding" not in reply.headers
+            assert await reply.text() == text
         async with http.get(f"{shop.url}/handbill/vectors.json") as reply:
             assert await reply.json() == vectors()
         async with http.get(f"{shop.url}/demo/secrets.json") as reply:

@@ -6,6 +6,7 @@ of ours loads anything from another server.
 
 from __future__ import annotations
 
+import gzip
 import html
 from hashlib import blake2b
 from importlib.resources import files
@@ -46,18 +47,25 @@ class Page(msgspec.Struct, frozen=True):
     body: bytes
     media_type: str
     etag: str
+    compressed: bytes | None = None
 
 
 def page(body: bytes, kind: str) -> Page:
-    return Page(body, _TYPES[kind], f'"{blake2b(body, digest_size=12).hexdigest()}"')
+    return Page(body, _TYPES[kind], f'W/"{blake2b(body, digest_size=12).hexdigest()}"')
+
+
+def compressed(found: Page) -> Page:
+    """The same for clients that read gzip, compressed once."""
+    return msgspec.structs.replace(found, compressed=gzip.compress(found.body, 9, mtime=0))
 
 
 def handlers(home: Path, *, with_demo: bool) -> list[HTTPRouteHandler]:
     """The routes, for an installation whose home may hold a demo tenant's keys; without the demo shop if unwanted."""
-    static = {path.name: page(path.read_bytes(), path.name.rpartition(".")[2]) for path in _files("api", "static")}
+    static = {path.name: compressed(page(path.read_bytes(), path.suffix[1:])) for path in _files("api", "static")}
     shell = static.pop("demo.html").body.decode()
     ours = {path.name: path.read_bytes() for path in _files("client", "") if path.name.endswith((".js", ".json"))}
-    script_page, vectors_page = page(ours["handbill.js"], "js"), page(ours["vectors.json"], "json")
+    script_page = compressed(page(ours["handbill.js"], "js"))
+    vectors_page = compressed(page(ours["vectors.json"], "json"))
 
     @get("/handbill.js", operation_id="script", tags=["Client"], opt=_PUBLIC, media_type="text/javascript")
     async def script(request: Request[Any, Any, Any]) -> Response[bytes]:
@@ -107,9 +115,12 @@ def _furnished(shell: str, shop: Shop | None) -> str:
 
 
 def _served(request: Request[Any, Any, Any], found: Page, headers: dict[str, str]) -> Response[Any]:
-    headers = {**headers, "ETag": found.etag}
+    headers = {**headers, "ETag": found.etag, "Vary": "Accept-Encoding"}
     if found.etag in request.headers.get("if-none-match", ""):
         return Response(None, status_code=304, headers=headers)
+    if found.compressed is not None and "gzip" in request.headers.get("accept-encoding", ""):
+        headers["Content-Encoding"] = "gzip"
+        return Response(found.compressed, media_type=found.media_type, headers=headers)
     return Response(found.body, media_type=found.media_type, headers=headers)
 
 

@@ -209,6 +209,8 @@ font-size:1.2rem;color:inherit;background:none}button:hover{background:#0001}`;
       let decisions = [];
       let error;
       this.deciding++;
+      const early = (this.options.openAfterMs || 0) - performance.now();
+      if (early > 0) await new Promise((resolve) => setTimeout(resolve, early));
       try {
         const context = {
           url: bare(root.location.href),
@@ -608,14 +610,14 @@ font-size:1.2rem;color:inherit;background:none}button:hover{background:#0001}`;
     return address.split(/[?#]/)[0].slice(0, 2000) || null;
   }
 
-  Handbill.rules = { reportOf, fateOf, fitting, decisionsOf, bodyOf, refusedOf, HORIZON_MS, QUEUE_MAX, BATCH_MAX };
+  Handbill.rules = { reportOf, fateOf, fitting, decisionsOf, bodyOf, refusedOf, HORIZON_MS, BATCH_MAX };
   if (typeof module === "object") module.exports = Handbill;
   else root.Handbill = Handbill;
 
   const script = typeof document === "object" && document.currentScript;
   if (script && script.dataset.writeKey) {
-    const { url, writeKey, user, token, needsConsent, pageviews } = script.dataset;
-    root.handbill = new Handbill({ url: url || script.src, writeKey, user, token, needsConsent });
+    const { url, writeKey, user, token, needsConsent, openAfterMs, pageviews } = script.dataset;
+    root.handbill = new Handbill({ url: url || script.src, writeKey, user, token, needsConsent, openAfterMs });
     if (pageviews !== undefined) root.handbill.page();
     if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", () => root.handbill.start());
     else root.handbill.start();
