@@ -1,8 +1,9 @@
-"""Public ids of banners, placements and campaigns by their numbers, for whoever exports events to others."""
+"""Public ids of banners, placements and campaigns by their numbers, for exports of events, and names by public ids."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from uuid import UUID
 
 from handbill.infra import sqlfiles
 from handbill.infra.postgres import Database
@@ -34,3 +35,15 @@ class PublicIds:
                 number = (row["tenant_id"], row["kind"], row["id"])
                 found[number] = self._known[number] = str(row["public_id"])
         return found
+
+
+class Names:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def of(self, tenant_id: int, publics: Mapping[str, UUID]) -> dict[str, str]:
+        """The names of the `banner`, `placement` and `campaign` with these public ids, deleted ones too."""
+        wanted = (publics.get(kind) for kind in ("banner", "placement", "campaign"))
+        async with self._database.tenant(tenant_id) as tx:
+            rows = await tx.fetch(S.names_by_public_id, tenant_id, *wanted)
+        return {row["kind"]: row["name"] for row in rows}

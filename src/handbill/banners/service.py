@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from uuid import UUID
-
-from handbill.banners import store
 from handbill.banners.asking import Asking, users_of
 from handbill.banners.backfill import Backfill
 from handbill.banners.catalogue import Catalogue
@@ -88,7 +84,6 @@ class BannersService:
         self.erasure = Erasure(database)
         self.importer = Importer(catalogue, events, clock)
         self._events = events
-        self._database = database
         keys = keys or Keys()
         guard = Throttle(redis, keys, clock, throttle)
         self.backfill = Backfill(database, catalogue, caps, clock)
@@ -115,11 +110,6 @@ class BannersService:
 
     async def read_stats(self, tenant_id: int, query: StatsQuery) -> StatsAnswer:
         return await self.stats.read(tenant_id, query, self._events.lag_seconds_of(tenant_id))
-
-    async def names(self, tenant_id: int, publics: Mapping[str, UUID]) -> dict[str, str]:
-        """The names of this tenant's banner, placement and campaign with these public ids, deleted ones too."""
-        async with self._database.tenant(tenant_id) as tx:
-            return await store.names_by_public_id(tx, tenant_id, publics)
 
     def fast_routes(self) -> list[FastRoute]:
         return [*self.serving.routes(), *self._views.routes(), *self._tracking.routes()]

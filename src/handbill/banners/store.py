@@ -124,12 +124,6 @@ async def by_number(tx: Tx, kind: str, number: int, tenant_id: int | None) -> tu
     return (tenant_id, found) if found is not None else None
 
 
-async def names_by_public_id(tx: Tx, tenant_id: int, publics: Mapping[str, UUID]) -> dict[str, str]:
-    """By the same keys: `banner`, `placement` and `campaign`."""
-    wanted = (publics.get(kind) for kind in ("banner", "placement", "campaign"))
-    return {row["kind"]: row["name"] for row in await tx.fetch(S.names_by_public_id, tenant_id, *wanted)}
-
-
 async def read_any_banner(tx: Tx, tenant_id: int, banner_id: int) -> Banner | None:
     """Also a deleted one: it may still be counted and explained."""
     row = await tx.fetchrow(S.read_deleted_banner, tenant_id, banner_id)

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from handbill.banners.model import VariantKey
-from handbill.kit.bounds import CUSTOM_VALUE_MAX, DECISION_TOKEN_MAX
+from handbill.kit.bounds import CUSTOM_VALUE_MAX
 from handbill.kit.clock import to_ms
 from handbill.kit.errors import Fault, Invalid
 from handbill.kit.untrusted_json import UNREADABLE, check_depth
@@ -26,8 +26,8 @@ Address = Annotated[str, Meta(max_length=2000)]
 Country = Annotated[str, Meta(pattern="^[A-Za-z]{2}$", description="Two letters, ISO 3166")]
 When = Annotated[datetime, Meta(tz=True, description="A time with its zone; missing or future: when received")]
 Zone = Annotated[str, Meta(max_length=100, description="A time zone by its name, e.g. Europe/Amsterdam")]
-TokenText = Annotated[str, Meta(max_length=DECISION_TOKEN_MAX, description="The decision's token, as decide gave it")]
 CustomKey = Annotated[str, Meta(min_length=1, max_length=100)]
+DecisionToken = Annotated[str, Meta(max_length=3000, description="The decision's token, as decide gave it")]
 CustomText = Annotated[str, Meta(max_length=CUSTOM_VALUE_MAX)]
 BATCH_MAX = 500
 
@@ -66,7 +66,7 @@ class ImpressionIn(msgspec.Struct, frozen=True):
     referrerUrl: Address | None = None
     occurredAt: When | None = None
     variant: VariantKey | None = None
-    token: TokenText | None = None
+    token: DecisionToken | None = None
 
 
 class ClickIn(msgspec.Struct, frozen=True):
@@ -82,7 +82,7 @@ class ClickIn(msgspec.Struct, frozen=True):
     pageUrl: Address | None = None
     occurredAt: When | None = None
     variant: VariantKey | None = None
-    token: TokenText | None = None
+    token: DecisionToken | None = None
 
 
 class ViewIn(msgspec.Struct, frozen=True):
@@ -94,7 +94,7 @@ class ViewIn(msgspec.Struct, frozen=True):
     placement_id: UUID | None = None
     session_id: Short | None = None
     device_id: Short | None = None
-    token: TokenText | None = None
+    token: DecisionToken | None = None
 
 
 class ContextIn(msgspec.Struct, frozen=True):

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Literal, Protocol
-from uuid import UUID
 
 from handbill.adstats.providers.meta import MetaPolicy, MetaProvider
 from handbill.adstats.providers.mock import MockProvider
@@ -27,9 +25,6 @@ from handbill.infra.postgres import Database, HotTimeouts, prepare_all
 from handbill.infra.postgres.urls import PostgresUrls, derive
 from handbill.infra.redis import Keys, Redis
 from handbill.infra.redis.shared_clock import SharedClock
-from handbill.insights.onlooker import Onlooker
-from handbill.insights.query_limiter import QueryLimits
-from handbill.insights.service import Bounds, InsightsService, Tails
 from handbill.jobs.breaker import Breaker
 from handbill.jobs.pressure import PressureLimits
 from handbill.jobs.service import JobsService, RelayPolicy
@@ -47,6 +42,7 @@ from handbill.tenants.seals import Sealer
 from handbill.tenants.service import TenantService
 from handbill.wiring import addresses, schema, secrets, shipping
 from handbill.wiring.audience import AddressBook, Reach
+from handbill.wiring.insights import insights
 from handbill.wiring.providers import check_base_url
 
 _log = logs.get("wiring")
@@ -96,8 +92,8 @@ class House:
         )
         self.caps.follow(self.people.groups)
         self.segments = SegmentsService(self.database, self.redis, self.tenants, self.clock)
+        self.insights = insights(self)
         self.banners = _banners(self)
-        self.insights = _insights(self)
         self.events.dead.reread = Entries(self.tenants, self.clock).again
         self.events.dead.reship = shipping.reshipping(self)
         self.adstats = _adstats(self)
@@ -262,42 +258,6 @@ def _capture(house: House) -> Capture:
     policy = CapturePolicy(limits=Limits(per_day=given.quota_per_day, per_second=given.rate_per_second))
     allowance = Allowance(house.redis, Keys(), house.clock)
     return Capture(house.edge, house.tenants.directory, allowance, house.clock, policy)
-
-
-def _insights(house: House) -> InsightsService:
-    given = house.settings.insights
-    tails = Tails(Onlooker(house.redis, [name for name, _ in house.lanes.all()]))
-    return InsightsService(
-        house.clickhouse,
-        house.events,
-        house.tenants.directory,
-        tails,
-        house.clock,
-        ids_of=partial(_ids_of, house.people),
-        names_of=house.banners.names,
-        members_of=partial(_members_of, house.segments),
-        bounds=Bounds(
-            seconds=given.max_seconds,
-            memory_bytes=given.max_memory_mb << 20,
-            rows_read=given.max_rows_read,
-            queries=QueryLimits(tenant_running=given.questions_at_once, running=given.questions_per_process),
-        ),
-    )
-
-
-async def _ids_of(people: PeopleService, tenant: int, person: UUID) -> list[str]:
-    return [each.distinct_id for each in (await people.person(tenant, person)).distinct_ids]
-
-
-async def _members_of(segments: SegmentsService, tenant: int, segment: UUID, most: int) -> list[UUID]:
-    """Page by page, until there are no more or enough."""
-    found: list[UUID] = []
-    while len(found) < most:
-        page = await segments.members(tenant, segment, found[-1] if found else None)
-        found += [member.person_id for member in page]
-        if not page:
-            break
-    return found
 
 
 def _banners(house: House) -> BannersService:
