@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import quote
 
-import pytest
 from playwright.async_api import Page
 
 from tests.browser.conftest import MakePage
@@ -29,33 +28,30 @@ async def empty(page: Page) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("fields", "picture"),
-    [
-        ({"asset_url": "/asset.svg"}, "/asset.svg"),
-        ({"asset_url": "/asset.svg", "image_url": "/image.svg"}, "/image.svg"),
-        ({"asset_url": "/asset.svg", "image_url": "javascript:alert(1)"}, "/asset.svg"),
-        ({"asset_url": "/asset.svg", "image_url": "/missing.svg"}, "/asset.svg"),
-    ],
-    ids=["asset alone", "image first", "image not a web address", "image not there"],
-)
-async def test_a_picture_alone_is_shown_and_counted(
-    visit: MakePage, recorder: RecordingApi, fields: dict[str, str], picture: str
-) -> None:
-    recorder.banners = [banner(1, click_url="/r/abc", **fields)]
-    page = await visit()
-    await page.evaluate(SHOW, options(recorder))
-    image = await page.wait_for_selector(f"{CARD} a img")
-    assert image is not None
-    assert await image.get_attribute("src") == recorder.url + picture
-    assert await image.evaluate("(it) => it.complete && it.naturalWidth > 0")
-    box = await image.bounding_box()
-    assert box is not None
-    assert box["height"] > 100, "there is something to see"
-    link = page.get_by_role("link", name="Promotion")
-    assert await link.evaluate("(it) => it.href.includes('/r/abc?c=clk_')")
-    (impression,) = await eventually(lambda: recorder.reports("/impression"), what="the impression arrives")
-    assert impression["bannerPublicId"] == recorder.banners[0]["banner_id"]
+PICTURES: list[tuple[dict[str, str], str]] = [
+    ({"asset_url": "/asset.svg"}, "/asset.svg"),
+    ({"asset_url": "/asset.svg", "image_url": "/image.svg"}, "/image.svg"),
+    ({"asset_url": "/asset.svg", "image_url": "javascript:alert(1)"}, "/asset.svg"),
+    ({"asset_url": "/asset.svg", "image_url": "/missing.svg"}, "/asset.svg"),
+]
+
+
+async def test_a_picture_alone_is_shown_and_counted(visit: MakePage, recorder: RecordingApi) -> None:
+    for number, (fields, picture) in enumerate(PICTURES, start=1):
+        recorder.banners = [banner(number, click_url="/r/abc", **fields)]
+        page = await visit()
+        await page.evaluate(SHOW, options(recorder))
+        image = await page.wait_for_selector(f"{CARD} a img")
+        assert image is not None
+        assert await image.get_attribute("src") == recorder.url + picture
+        assert await image.evaluate("(it) => it.complete && it.naturalWidth > 0")
+        box = await image.bounding_box()
+        assert box is not None
+        assert box["height"] > 100, "there is something to see"
+        link = page.get_by_role("link", name="Promotion")
+        assert await link.evaluate("(it) => it.href.includes('/r/abc?c=clk_')")
+        await eventually(lambda count=number: len(recorder.reports("/impression")) == count, what="it is counted")
+        assert recorder.reports("/impression")[-1]["bannerPublicId"] == recorder.banners[0]["banner_id"]
 
 
 async def test_a_picture_alone_is_not_counted_before_it_is_there(visit: MakePage, recorder: RecordingApi) -> None:
