@@ -11,6 +11,7 @@ import msgspec
 
 from handbill.events.dead import DeadLetters, Guard
 from handbill.events.edge import Edge, Stalled
+from handbill.events.key_lookup import KeyLookup
 from handbill.events.model import HORIZON_DAYS, KINDS, Event, key
 from handbill.events.parked_model import Chosen, DropReport, OnFailure, ParkedRequest, Replayed, ReplayOptions
 from handbill.events.parked_requests import ParkedRequests
@@ -64,10 +65,15 @@ class EventsService:
         self._reader = EventReader()
         self._store = EventStore()
         self._shipping = ShippingStore()
+        self._keys = KeyLookup(database)
 
     async def accept(self, events: Sequence[Event], extra: Sequence[Sequence[Any]] = ()) -> None:
         """Durable when it returns. Raises Busy when the journal cannot be written, Throttled when it is too full."""
         await self._edge.accept(events, extra)
+
+    async def is_counted(self, tenant_id: int, event_key: bytes) -> bool | None:
+        """For hot routes: whether this event was counted before. None: PostgreSQL did not say so in time."""
+        return await self._keys.is_counted(tenant_id, event_key)
 
     @property
     def lag(self) -> tuple[int, float]:
