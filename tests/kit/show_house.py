@@ -99,7 +99,7 @@ class House:
             body["placements"] = ["p"]
         found = self.stage.do(self.stage.decide(self.shop, process, body))
         tokens = {name: found[each] for name, each in self.ids.items() if each in found}
-        assert set(tokens) == expected, f"{who} placed={placed} at {self.now - START_MS} ms"
+        assert set(tokens) == expected, f"{who} {placed=} {expected=} {set(tokens)=} at {self.now - START_MS} ms"
         if "strict" in tokens:
             self.model.hold(who, self.scopes("strict", placed), tokens["strict"], self.now + LEASE)
         return tokens
@@ -114,7 +114,7 @@ class House:
             )
         )  # fmt: skip
         names = {name for name, each in self.ids.items() if each in found}
-        assert names == expected, f"{who} placed={placed} at {self.now - START_MS} ms"
+        assert names == expected, f"{who} {placed=} {expected=} {names=} at {self.now - START_MS} ms"
         if "strict" in names:
             nameless = f"nameless-{sum(map(len, self.model.held.values()))}-{self.now}"
             self.model.hold(who, self.scopes("strict", placed), nameless, self.now + LEASE)

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from handbill.caps.model import SCOPE_IDS, By, Kind, Rule, Subject, Viewer, scope
+from handbill.caps.model import SCOPE_IDS, By, Kind, Rule, Subject, Viewer, kind_of, scope
 from handbill.infra import sqlfiles
 from handbill.infra.postgres import Tx
 from handbill.kit.clock import from_ms, to_ms
@@ -169,7 +169,7 @@ class ViewStore:
 
     async def archive(self, tx: Tx, tenant_id: int, rule: Rule, start: date, end: date) -> int:
         """Fold the views of a month that is about to be dropped into the totals of one lifetime limit."""
-        kind, number = Kind(rule.scope >> 29), rule.scope & SCOPE_IDS - 1
+        kind, number = kind_of(rule.scope), rule.scope & SCOPE_IDS - 1
         told = (tenant_id, rule.scope, number, _day(start), _day(end))
         if rule.by is By.DEVICE:
             return await tx.execute(S.archive_devices, *told)

@@ -81,6 +81,7 @@ class View(_Head, frozen=True, array_like=True, tag="v"):
     dismissed: bool = False
     counted: bool = True
     variant: str | None = None
+    viewable: bool | None = None  # as the client measured it; None: it did not say
 
 
 @final
