@@ -149,7 +149,7 @@ class Views:
         event = View(
             found.tenant_id, sent.event_id, received, received, banner.id, placement, banner.campaign_id, sent.user_id,
             sent.session_id, None, None, None, marks, sent.device_id, sent.view_duration_ms, sent.dismissed, counted,
-            token.variant if token is not None else None, sent.viewable,
+            token.variant if token is not None else None, sent.viewable, banner.z_duration_sec * 1000,
         )  # fmt: skip
         if not counted:
             return Judged(event)

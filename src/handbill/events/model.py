@@ -82,6 +82,7 @@ class View(_Head, frozen=True, array_like=True, tag="v"):
     counted: bool = True
     variant: str | None = None
     viewable: bool | None = None  # as the client measured it; None: it did not say
+    required_ms: int | None = None  # how long it had to be visible, at its time
 
 
 @final

@@ -167,4 +167,6 @@ def _properties(event: BannerEvent, public_ids: Mapping[Number, str]) -> bytes:
             properties["device_id"] = event.device_id
         if event.viewable is not None:
             properties["viewable"] = event.viewable
+        if event.required_ms is not None:
+            properties["required_ms"] = event.required_ms
     return _json.encode(properties)

@@ -50,6 +50,8 @@ _PORTION_BYTES = 1 << 20
 IdsOf = Callable[[int, UUID], Awaitable[Sequence[str]]]
 """Handed in by the wiring: a person's ids, as PostgreSQL has them; none if there is no such person."""
 
+_BANNER_KINDS = {f"$banner_{kind}": kind for kind in ("impression", "click", "view")}
+
 
 class InsightsService:
     def __init__(
@@ -137,7 +139,11 @@ class InsightsService:
         stored = await self._stored(tenant, event_id)
         outcome, said = told.outcome, told.said
         if outcome in ("unknown", "waiting") and stored.row is not None:
-            outcome, said = "counted", "Counted more than 35 days ago; only the event store remembers it."
+            became = self._events.stored.judge(_kind_of(stored.row), stored.row.marks, stored.row.properties)
+            outcome, said = (
+                became.outcome,
+                f"{became.said} That was more than 35 days ago: only the event store knows it.",
+            )
         elif outcome == "counted" and stored.state == "not_yet":
             said = f"{said} On its way to the event store."
         return Whereabouts(
@@ -166,6 +172,10 @@ class InsightsService:
 
     def now(self) -> datetime:
         return self._clock.now()
+
+
+def _kind_of(row: EventRow) -> str:
+    return _BANNER_KINDS.get(row.event, "capture") if row.source == "banners" else "capture"
 
 
 def _page(rows: Sequence[tuple[Any, ...]], limit: int) -> Page[EventRow]:
