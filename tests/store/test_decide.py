@@ -17,7 +17,6 @@ from handbill.banners.serving import Serving
 from handbill.banners.show import Show, ShowPolicy
 from handbill.banners.throttle import Throttle
 from handbill.banners.views import Views
-from handbill.events.model import View
 from handbill.infra.postgres import Database
 from handbill.infra.redis import Redis
 from handbill.infra.sqlfiles import Sql
@@ -263,22 +262,6 @@ async def test_explain_says_why_and_when_next(shop: Shop) -> None:
     assert place.slug == "other"
     with pytest.raises(Unauthorized):
         await shop.decide(query="explain=1")
-
-
-async def test_what_the_client_says_of_viewability_is_in_the_event(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    made, kept = await shop.banner(), list[View]()
-    accept = shop.loop.events.accept
-
-    async def keep(events: Any, extra: Any = ()) -> None:
-        kept.extend(events)
-        await accept(events, extra)
-
-    monkeypatch.setattr(shop.loop.events, "accept", keep)
-    for more in ({}, {"viewable": True}, {"viewable": False}, {"viewable": None}):
-        await shop.seen(made, **more)
-    assert [view.viewable for view in kept] == [None, True, False, None]
-    with pytest.raises(Invalid):
-        await shop.seen(made, viewable="yes")
 
 
 async def test_the_token_proves_the_view(shop: Shop) -> None:

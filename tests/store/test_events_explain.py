@@ -14,6 +14,7 @@ from handbill.events.stored import outcome_of
 from handbill.infra.clickhouse import ClickHouse
 from handbill.infra.sqlfiles import Sql
 from handbill.insights.service import InsightsService
+from handbill.kit.errors import Invalid
 from tests.kit.engines import Engines
 from tests.kit.shipping import hasty, shipped, shipping
 from tests.store.test_decide import Shop, shop
@@ -105,6 +106,22 @@ async def test_nothing_is_said_to_have_counted_before_it_is_known(
         assert found.pop(CAPTURE) == ("counted", "Counted as capture.")
         assert {outcome for outcome, _ in found.values()} == {"stored"}
         assert found["short"][1] == f"Stored as view. {why}"
+
+
+async def test_what_the_client_says_of_viewability_is_in_the_event(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, kept = await shop.banner(), list[View]()
+    accept = shop.loop.events.accept
+
+    async def keep(events: Any, extra: Any = ()) -> None:
+        kept.extend(events)
+        await accept(events, extra)
+
+    monkeypatch.setattr(shop.loop.events, "accept", keep)
+    for more in ({}, {"viewable": True}, {"viewable": False}, {"viewable": None}):
+        await shop.seen(made, **more)
+    assert [view.viewable for view in kept] == [None, True, False, None]
+    with pytest.raises(Invalid):
+        await shop.seen(made, viewable="yes")
 
 
 @pytest.mark.parametrize("properties", [{}, {"counted": None}, {"counted": 0}, {"duration_ms": "x", "counted": True}])
