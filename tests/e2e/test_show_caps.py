@@ -118,16 +118,56 @@ def test_x_raised_after_the_old_limit_let_views_go_is_exact_before_and_after_the
     assert soft(house) == [True, True]
 
 
-def test_a_copy_of_a_forgotten_view_closes_nothing_once_it_is_found_out(house: House) -> None:
+@pytest.mark.parametrize("banner", ["soft", "strict"])
+@pytest.mark.parametrize("after", [1, 26], ids=["the-token-is-good", "the-token-has-expired"])
+@pytest.mark.parametrize("named", [False, True], ids=["no-token", "token"])
+def test_a_copy_of_an_expired_view_closes_nothing_while_the_worker_is_away(
+    house: House, banner: str, after: int, named: bool
+) -> None:
+    stage, board = house.stage, house.stage.board
+    house.change(banner, x_times=1)
+    token = house.decide(ANN, False, 0)[banner] if named else None
+    board.now_ms += 5_000
+    first = house.body("a", banner, ANN, False, token, True)
+    stage.do(stage.view(house.shop, 0, first))
+    house.saw("a", banner, ANN, False, token)
+    stage.do(stage.drained(house.shop))
+    board.now_ms += after * HOUR  # to the very millisecond at which the first no longer counts
+    board.hold = True  # nothing that moves now is taken back
+    for process, copies in enumerate((first, [first, first])):
+        stage.do(stage.view(house.shop, process, copies))
+        house.look(ANN, False, 1 - process)
+        board.now_ms += LEASE
+    house.look(ANN, False, 0)
+    board.hold = False
+    stage.do(stage.drained(house.shop))
+    board.now_ms += LEASE
+    house.look(ANN, False, 1)
+
+
+def test_a_copy_of_a_view_that_newer_ones_have_replaced_closes_nothing(house: House) -> None:
+    """Redis keeps one time at x = 1: the first of two views is forgotten long before it has expired."""
+    stage, board = house.stage, house.stage.board
     house.change("soft", x_times=1)
     seen(house, "a")
-    house.stage.do(house.stage.drained(house.shop))
-    house.stage.board.now_ms += HOUR
+    board.now_ms += 1_000
     seen(house, "b")
-    house.stage.board.now_ms += HOUR
-    seen(house, "a", process=1)
-    house.stage.do(house.stage.drained(house.shop))
+    stage.do(stage.drained(house.shop))
+    board.now_ms += HOUR // 2
+    board.hold = True
+    stage.do(stage.view(house.shop, 1, house.body("a", "soft", ANN, False, None, True)))
+    assert soft(house) == [False, False]
+    board.now_ms = house.model.saw["b"].at + HOUR
     assert soft(house) == [True, True]
+
+
+def test_a_new_view_without_a_token_closes_a_full_window_at_once(house: House) -> None:
+    """It is looked up, and nobody has it."""
+    board = house.stage.board
+    house.change("soft", x_times=1)
+    board.hold = True
+    seen(house, "a")
+    assert soft(house) == [False, False]
 
 
 def test_a_strict_view_without_a_token_takes_the_place_of_one_lease(house: House) -> None:

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
+from handbill.caps.copies import RECENT_MS
 from tests.kit.engines import Engines
 from tests.kit.show_house import FOREVER, HOUR, LEASE, House, staged
 from tests.kit.show_model import Who
@@ -56,8 +57,9 @@ class Caps(RuleBasedStateMachine):
         self.named = named
         self.events = 0
         self.last = Who("ann"), False  # who saw something last, to be asked about after a change
-        self.tokens: list[tuple[str, Who, bool, str]] = []
-        self.told: list[tuple[str, dict[str, Any]]] = []  # soft views or named ones, to be sent again
+        self.tokens: list[tuple[str, Who, bool, str, int]] = []
+        self.told: list[tuple[str, dict[str, Any]]] = []  # counted views, to be sent again
+        self.decided: dict[str, int] = {}  # when those under a token were decided
         self.waiting: set[str] = set()  # sent while commits are held
 
     def teardown(self) -> None:
@@ -68,7 +70,7 @@ class Caps(RuleBasedStateMachine):
     def decides(self, who: Who, placed: bool, process: int) -> None:
         if self.named:
             tokens = self.house.decide(who, placed, process)
-            self.tokens += [(banner, who, placed, token) for banner, token in tokens.items()]
+            self.tokens += [(banner, who, placed, token, self.house.now) for banner, token in tokens.items()]
         else:
             self.house.look(who, placed, process)
 
@@ -86,10 +88,9 @@ class Caps(RuleBasedStateMachine):
             bodies.append(self.house.body(event, banner, who, placed, None, counted=counted > 0 or n > 0))
             if bodies[-1]["dismissed"]:
                 self.house.saw(event, banner, who, placed, None)
-                if banner == "soft":
-                    self.told.append((event, bodies[-1]))
+                self.told.append((event, bodies[-1]))
                 self.waiting.add(event)
-        sent: Any = bodies[0] if times == 1 else [*bodies, bodies[0]] if banner == "soft" else bodies
+        sent: Any = bodies[0] if times == 1 else [*bodies, bodies[0]]
         self.stage.do(self.stage.view(self.house.shop, process, sent))
         self.last = who, placed
         self.decides(who, placed, 1 - process)
@@ -98,25 +99,37 @@ class Caps(RuleBasedStateMachine):
     @rule(process=processes, which=st.integers(0, 99))
     def reports(self, process: int, which: int) -> None:
         """A view under a token, in any order, perhaps long after its lease or after its own end."""
-        banner, who, placed, token = self.tokens.pop(which % len(self.tokens))
+        banner, who, placed, token, at = self.tokens.pop(which % len(self.tokens))
         self.events += 1
         body = self.house.body(f"e{self.events}", banner, who, placed, token, counted=True)
         self.stage.do(self.stage.view(self.house.shop, process, body))
         self.house.saw(f"e{self.events}", banner, who, placed, token)
         self.told.append((f"e{self.events}", body))
+        self.decided[f"e{self.events}"] = at
         self.waiting.add(f"e{self.events}")
         self.decides(who, placed, 1 - process)
 
     @precondition(lambda self: self.told)
-    @rule(process=processes, which=st.integers(0, 99))
-    def repeats(self, process: int, which: int) -> None:
-        """A copy. The first may be forgotten in Redis: then the copy closes the cap until the commit finds it out."""
-        event, body = self.told[-1 - which % len(self.told)]
-        if self.stage.board.hold and event not in self.waiting:
-            return
-        self.stage.do(self.stage.view(self.house.shop, process, body))
-        if not self.stage.board.hold:
-            self.stage.do(self.stage.drained(self.house.shop))
+    @rule(process=processes, which=st.integers(0, 9), many=st.integers(1, 8), days=st.sampled_from([0, 0, 1, 2]))
+    def repeats(self, process: int, which: int, many: int, days: int) -> None:
+        """A client sends what lies in its queue again, at once or days later: no copy changes an answer at any moment.
+
+        Redis may have forgotten the first ones. While commits are held nothing is taken back: then copies under the
+        token of a recent decision are left out, which are not looked up; no window opens before they are taken back.
+        """
+        self.stage.board.now_ms += days * 24 * HOUR
+        last = len(self.told) - which % len(self.told)
+        copies = dict(self.told[max(0, last - many) : last])
+        held = [event for event in copies if self.stage.board.hold and event not in self.waiting]
+        for event in filter(self._is_recent, held):
+            del copies[event]
+        if copies:
+            self.stage.do(self.stage.view(self.house.shop, process, list(copies.values())))
+        for who, placed in {(saw.who, "place" in saw.scopes) for saw in map(self.house.model.saw.get, copies) if saw}:
+            self.decides(who, placed, 1 - process)
+
+    def _is_recent(self, event: str) -> bool:
+        return self.house.now - self.decided.get(event, 0) < RECENT_MS
 
     # --- time
     @rule(by=st.sampled_from([1, 999, 30_000, LEASE - 1, LEASE, HOUR // 2, HOUR, 5 * HOUR, 24 * HOUR]))

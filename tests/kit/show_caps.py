@@ -32,6 +32,9 @@ class FakeBook:
     def rules(self, tenant_id: int, scope: int) -> tuple[Rule, ...]:
         return tuple(rule for rule in self.all() if rule.scope == scope)
 
+    def all_rules(self, tenant_id: int) -> list[Rule]:
+        return self.all()
+
     def lasting(self) -> list[tuple[int, Rule]]:
         return [(self.tenant, rule) for rule in self.all() if rule.limits.horizon_ms == FOREVER_MS]
 

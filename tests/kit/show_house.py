@@ -40,6 +40,7 @@ class House:
 
     def __init__(self, stage: Stage) -> None:
         self.stage, self.model = stage, Model()
+        self._nameless = 0
         self.shop: Shop = stage.do(stage.shop())
         self.ids: dict[str, str] = {}
         self.caps: dict[str, dict[str, Any]] = {}
@@ -99,7 +100,7 @@ class House:
             body["placements"] = ["p"]
         found = self.stage.do(self.stage.decide(self.shop, process, body))
         tokens = {name: found[each] for name, each in self.ids.items() if each in found}
-        assert set(tokens) == expected, f"{who} placed={placed} at {self.now - START_MS} ms"
+        assert set(tokens) == expected, f"{who} {placed=} {expected=} {set(tokens)=} at {self.now - START_MS} ms"
         if "strict" in tokens:
             self.model.hold(who, self.scopes("strict", placed), tokens["strict"], self.now + LEASE)
         return tokens
@@ -114,10 +115,10 @@ class House:
             )
         )  # fmt: skip
         names = {name for name, each in self.ids.items() if each in found}
-        assert names == expected, f"{who} placed={placed} at {self.now - START_MS} ms"
+        assert names == expected, f"{who} {placed=} {expected=} {names=} at {self.now - START_MS} ms"
         if "strict" in names:
-            nameless = f"nameless-{sum(map(len, self.model.held.values()))}-{self.now}"
-            self.model.hold(who, self.scopes("strict", placed), nameless, self.now + LEASE)
+            self._nameless += 1  # never the name of another one that is held still
+            self.model.hold(who, self.scopes("strict", placed), f"nameless-{self._nameless}", self.now + LEASE)
 
     def body(self, event: str, banner: str, who: Who, placed: bool, token: str | None, counted: bool) -> dict[str, Any]:
         body = {

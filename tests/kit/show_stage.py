@@ -145,11 +145,13 @@ class Stage:
         await eventually(lambda: self.board.projected >= shop.sent, what="every accepted view is projected")
 
     async def forget(self) -> None:
-        """Redis loses its caps and the mark that they are whole."""
+        """Redis loses its caps and the mark that they are whole. A rebuild that is under way must not set the mark."""
+        marks = ("hb:caps:{caps}:mark", "hb:caps:{caps}:building")
+        await self._redis.call("DEL", *marks)
         async for keys in self._scan(b"hb:c:*"):
             if keys:
                 await self._redis.call("DEL", *keys)
-        await self._redis.call("DEL", "hb:caps:{caps}:mark")
+        await self._redis.call("DEL", *marks)
 
     async def _scan(self, pattern: bytes) -> Any:
         cursor: bytes | int = 0

@@ -19,6 +19,7 @@ from handbill.banners.model import (
     BannerFilter,
     BannerPatch,
     CampaignPatch,
+    CapRule,
     NewBanner,
     NewCampaign,
     NewPlacement,
@@ -81,10 +82,51 @@ async def test_every_fault_is_told_and_nothing_is_made(database: Database, redis
         with pytest.raises(Invalid) as refused:
             await editor.create_banners(tenant, [new(), bad, new(campaign_id=uuid4())], actor="t")
         fields = {fault.field for fault in refused.value.faults}
-        assert fields == {"[1].expires_at", "[1].cta_link", "[1].image_url", "[2].campaign_id"}
+        assert fields == {"[1].end_date", "[1].cta_link", "[1].image_url", "[2].campaign_id"}
         assert (await editor.list_banners(tenant, None, 50, BannerFilter())).items == []
         with pytest.raises(Invalid):
             await editor.create_banner(tenant, new(start_date=NOW, publish_at=NOW + timedelta(1)), actor="t")
+        everything = new(
+            end_date=NOW, publish_at=NOW, campaign_id=uuid4(), placement_ids=[uuid4()], cta_link="//x",
+            caps=[CapRule(x=1, per="window")],
+        )  # fmt: skip
+        with pytest.raises(Invalid) as refused:
+            await editor.create_banner(tenant, everything, actor="t")
+        assert [fault.field for fault in refused.value.faults] == [
+            "end_date", "campaign_id", "placement_ids", "cta_link", "caps[0].y_hours",
+        ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("patch", "field", "reason"),
+    [
+        ({"end_date": NOW}, "end_date", "must be later than start_date"),
+        ({"expires_at": NOW - timedelta(1)}, "expires_at", "must be later than publish_at"),
+        ({"start_date": NOW + timedelta(9)}, "start_date", "must be earlier than end_date"),
+        ({"publish_at": NOW + timedelta(3)}, "publish_at", "must be earlier than expires_at"),
+        ({"start_date": NOW, "expires_at": NOW}, "expires_at", "must be later than start_date"),
+        ({"end_date": datetime(1, 1, 1, tzinfo=UTC)}, "end_date", "must be between 1970"),
+        ({"start_date": NOW, "publish_at": None}, "start_date", "is the same time as publish_at"),
+    ],
+)
+async def test_a_fault_of_the_window_has_the_name_that_was_sent(
+    database: Database, redis: Redis, tenant: int, patch: dict[str, datetime], field: str, reason: str
+) -> None:
+    async with loop(database, redis) as house:
+        editor = house.banners.editor
+        made = await editor.create_banner(tenant, new(start_date=NOW, end_date=NOW + timedelta(3)), actor="t")
+        with pytest.raises(Invalid) as refused:
+            await editor.change_banner(tenant, made.banner_id, BannerPatch(**patch), version=None, actor="t")
+        (fault,) = refused.value.faults
+        assert fault.field == field
+        assert fault.reason.startswith(reason)
+
+
+async def test_banners_made_together_have_different_names(database: Database, redis: Redis, tenant: int) -> None:
+    async with loop(database, redis) as house:
+        made = await house.banners.editor.create_banners(tenant, [new(title=None, name=None)] * 50, actor="t")
+        assert len({banner.name for banner in made}) == 50
+        assert all(banner.name.startswith("Banner ") for banner in made)
 
 
 async def test_nobody_reaches_another_tenants_things(database: Database, redis: Redis, make_tenant: object) -> None:

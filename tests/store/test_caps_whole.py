@@ -8,12 +8,28 @@ from collections.abc import Callable
 import asyncpg
 import pytest
 
-from handbill.caps.model import ANY_LEASE, FOREVER_MS, SESSION_MS, By, Kind, Limits, Rule, Viewer, Window, scope
+from handbill.caps.model import (
+    ANY_LEASE,
+    EPOCH_MS,
+    FOREVER_MS,
+    SESSION_MS,
+    By,
+    Kind,
+    Limits,
+    Rule,
+    Viewer,
+    Window,
+    scope,
+)
 from handbill.caps.service import CapsService
+from handbill.caps.views import SHARED_ROWS
+from handbill.infra import sqlfiles
 from handbill.infra.postgres import Database
 from handbill.infra.redis import Redis
+from handbill.kit.clock import from_ms
 from handbill.kit.errors import Busy
 from tests.kit.engines import Engines
+from tests.kit.plans import plan_of
 from tests.kit.show_caps import HOUR, CapsHouse, FakeBook
 from tests.kit.show_model import allowed
 
@@ -119,6 +135,60 @@ async def test_a_lifetime_of_campaigns_and_devices_outlives_their_rows(house: Ca
     assert caps.seen(By.USER, CAMPAIGN) == caps.seen(By.DEVICE, BANNER) == 3
     cleared = await house.caps.erase(house.tenant, ["ann"])
     assert cleared["caps.cap_archive"] == 2
+
+
+async def test_the_one_view_that_a_limit_needs_is_read_however_many_newer_ones_there_are(
+    house: CapsHouse, engines: Engines
+) -> None:
+    year, other = 365 * 24 * HOUR, scope(Kind.BANNER, 9)
+    limited = [
+        rule(By.USER, BANNER, (1, year)), rule(By.USER, CAMPAIGN, (1, year)), rule(By.USER, PLACEMENT, (1, year)),
+        rule(By.DEVICE, BANNER, (1, year)), rule(By.DEVICE, CAMPAIGN, (1, FOREVER_MS)),
+        rule(By.USER, scope(Kind.BANNER, 8), (2, year)),
+    ]  # fmt: skip
+    house.book.more = [*limited, rule(By.USER, other, (3, HOUR)), rule(By.DEVICE, other, (3, HOUR))]
+    nameless = [house.view("n8", 8), house.view("n7", 7, "bob", device=None)]
+    await house.commit(house.view("old", 7, campaign=3, placement=4), *nameless)
+    house.clock.advance(days=40)
+    for part in range(6):
+        house.clock.advance(ms=1_000)
+        await house.commit(*(house.view(f"v{part}-{n}", 9) for n in range(1_000)))
+    await house.commit(*(house.view(f"b{n}", 7, "bob", device="e") for n in range(20)))
+    await house.wipe()
+    for each in limited[:5]:
+        assert not await house.free(house.viewer(), [each]), each
+    assert await house.free(house.viewer(), limited[5:]), "one of two"
+    assert not await house.free(house.viewer("bob", device=None), limited[3:4]), "twenty newer ones are of a device"
+    assert not await house.free(house.viewer(), [rule(By.USER, other, (3, HOUR))])
+    for lost in ("rebuilt", "mark"):
+        await house.caps.rebuild(lost)
+        for each in limited[:5]:
+            assert not await house.free(house.viewer(), [each]), each
+        await house.wipe()
+
+    text = sqlfiles.load("handbill.caps").views_of_subject.text
+    epoch = from_ms(EPOCH_MS)
+    owner = await asyncpg.connect(engines.postgres_url)
+    try:
+        for mode in ("force_custom_plan", "force_generic_plan"):
+            await owner.execute(f"set plan_cache_mode = {mode}")
+            for kind, whose in (("user", ""), ("device", "d")):
+                plan = await plan_of(
+                    owner,
+                    text,
+                    house.tenant,
+                    ["ann"],
+                    kind,
+                    whose,
+                    [BANNER, other],
+                    [1, 3],
+                    [epoch, epoch],
+                    SHARED_ROWS,
+                )
+                assert plan.rows_read("user_views") <= 10, (mode, kind)
+                assert not {table for table in plan.whole_tables() if table.startswith("user_views")}, (mode, kind)
+    finally:
+        await owner.close()
 
 
 async def test_every_window_of_every_rule_agrees_with_the_reference(house: CapsHouse) -> None:

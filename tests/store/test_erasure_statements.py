@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import uuid
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -15,6 +13,7 @@ import asyncpg
 from handbill.infra import sqlfiles
 from tests.kit.engines import Engines
 from tests.kit.many_rows import PERSON, PHONE, fill
+from tests.kit.plans import plan_of
 
 LIMIT = 50
 """Rows or pages that a portion may read in this test."""
@@ -137,26 +136,10 @@ async def test_no_eraser_or_pruner_reads_a_whole_table(engines: Engines, tenant:
         for name, args in cases(tenant, datetime.now(UTC)).items():
             part = owner.transaction()
             await part.start()
-            text = f"explain (analyze, costs off, timing off, format json) {statements[name].text}"
-            plan = json.loads(await owner.fetchval(text, *args))[0]["Plan"]
+            read[name] = (await plan_of(owner, statements[name].text, *args)).rows_read()
             await part.rollback()
-            read[name] = sum(_rows_read(node) for node in _nodes(plan))
     finally:
         await transaction.rollback()
         await owner.close()
     allowed = {"events.forget_keys": MOST_KEYS}
     assert {name: rows for name, rows in read.items() if rows > allowed.get(name, MOST)} == {}
-
-
-def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    yield plan
-    for child in plan.get("Plans", ()):
-        yield from _nodes(child)
-
-
-def _rows_read(node: dict[str, Any]) -> float:
-    """Rows that a scan of a table or an index looked at, kept or not."""
-    if "Scan" not in node["Node Type"] or not node.keys() & {"Relation Name", "Index Name"}:
-        return 0.0
-    removed = ("Rows Removed by Filter", "Rows Removed by Index Recheck")
-    return float(node["Actual Loops"] * (node["Actual Rows"] + sum(node.get(each, 0) for each in removed)))

@@ -7,13 +7,14 @@ from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from uuid import UUID
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from handbill.events import enrich, shipping_rows
 from handbill.events.history import expired
-from handbill.events.model import CapturedEvent, Click, Impression, Row, View, key
+from handbill.events.model import CapturedEvent, Click, Impression, Row, View, decode, encode, key
 from handbill.events.shipping_rows import CLASSES, COLUMNS, Number, RowMaker, inserts, retention_class
 from handbill.kit.agents import agent_of
 from tests.kit.shipping import AGENTS, no_public_ids
@@ -132,6 +133,14 @@ def test_half_a_character_becomes_a_whole_one_and_all_else_stays(parts: list[str
         assert found == f'{{"a":"{text}"}}'.encode()
 
 
+def test_a_view_from_before_viewability_was_kept_is_read() -> None:
+    view = View(8, "v", 1, 2, 3, variant="b")
+    array = msgspec.msgpack.decode(encode(view))
+    assert decode(msgspec.msgpack.encode(array[:-1])) == view
+    told = msgspec.structs.replace(view, viewable=True)
+    assert decode(encode(told)) == told
+
+
 async def test_a_banner_event_says_what_it_was_about_by_public_ids() -> None:
     asked: list[Collection[Number]] = []
 
@@ -145,16 +154,21 @@ async def test_a_banner_event_says_what_it_was_about_by_public_ids() -> None:
         Click(7, "c", 1, 2, 3, None, 99, "u", destination="https://shop.example/"),
         View(8, "v", 1, 2, 3, user="u", duration_ms=5, counted=False),
         made(),
+        View(8, "w", 1, 2, 3, user="u", variant="b", viewable=False),
+        View(8, "x", 1, 2, 3, user="u", viewable=True),
     ]
     rows = [Row(place, key(event.kind, event.id), event, b"") for place, event in enumerate(events)]
     records = await maker.records(rows, {}, {})
     properties = [json.loads(dict(zip(COLUMNS, record, strict=True))["properties"]) for record in records]  # type: ignore[arg-type] # bytes
     about = {"banner_id": "banner 3 of 7", "placement_id": "placement 4 of 7", "campaign_id": "campaign 5 of 7"}
+    view = {"duration_ms": 0, "dismissed": False, "counted": True}
     assert properties == [
         {**about, "variant": "b"},
         {"banner_id": "banner 3 of 7", "destination": "https://shop.example/"},
         {"banner_id": "banner 3 of 8", "duration_ms": 5, "dismissed": False, "counted": False},
         {},
+        {"banner_id": "banner 3 of 8", "variant": "b", **view, "viewable": False},
+        {"banner_id": "banner 3 of 8", **view, "viewable": True},
     ]
     banners = {(7, "banner", 3), (8, "banner", 3)}
     assert asked == [{*banners, (7, "placement", 4), (7, "campaign", 5), (7, "campaign", 99)}]

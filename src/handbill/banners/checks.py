@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import datetime
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from urllib.parse import urlsplit
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 
 from handbill.banners.model import Banner, BannerPatch, CapRule, NewBanner
 from handbill.banners.targeting.reader import faults_of
+from handbill.banners.windows import SentWindow, window_in
 from handbill.kit.errors import Fault, Invalid
-from handbill.kit.moments import moment_faults
 
 _URLS = ("image_url", "cta_link", "asset_url")
 _NO_ADDRESS = "must be an http or https address, or a path that begins with /"
@@ -22,15 +22,9 @@ def refuse(faults: list[Fault]) -> None:
         raise Invalid("Nothing was changed: " + "; ".join(f"{f.field} {f.reason}" for f in faults), faults=faults)
 
 
-def window_faults(start: datetime | None, end: datetime | None, names: tuple[str, str]) -> list[Fault]:
-    faults = moment_faults(names[0], start) + moment_faults(names[1], end)
-    if not faults and start is not None and end is not None and start >= end:
-        return [Fault(names[1], f"must be later than {names[0]}")]
-    return faults
-
-
 def banner_faults(banner: Banner) -> list[Fault]:
-    faults = window_faults(banner.publish_at, banner.expires_at, ("publish_at", "expires_at"))
+    """All but those of its window, whose names the caller chose."""
+    faults = []
     for name in _URLS:
         value = getattr(banner, name)
         if value is not None and not is_web_address(value):
@@ -96,19 +90,17 @@ def is_web_address(value: str) -> bool:
     return parts.scheme in ("http", "https") and bool(parts.hostname) and port_ok
 
 
-def window_of(new: NewBanner | BannerPatch) -> tuple[datetime | UnsetType | None, datetime | UnsetType | None]:
-    """The window by either pair of names; both names with different times is a fault, not a guess."""
-    faults: list[Fault] = []
-    chosen: list[datetime | UnsetType | None] = []
-    for one, other in (("publish_at", "start_date"), ("expires_at", "end_date")):
-        first, second = getattr(new, one), getattr(new, other)
-        blank = (UNSET, None) if isinstance(new, NewBanner) else (UNSET,)
-        if first in blank:
-            chosen.append(second)
-        elif second in blank or second == first:
-            chosen.append(first)
-        else:
-            faults.append(Fault(other, f"is the same time as {one}: send one of them, or both alike"))
-            chosen.append(first)
-    refuse(faults)
-    return chosen[0], chosen[1]
+def window_of(new: NewBanner | BannerPatch) -> SentWindow:
+    """The window as it was sent. In a new banner null is the same as nothing."""
+    blank = (UNSET, None) if isinstance(new, NewBanner) else (UNSET,)
+    names = ("publish_at", "start_date", "expires_at", "end_date")
+    return window_in({name: value for name in names if (value := getattr(new, name)) not in blank})
+
+
+@contextmanager
+def noted(faults: list[Fault]) -> Iterator[None]:
+    """What is refused inside is added to the other faults."""
+    try:
+        yield
+    except Invalid as error:
+        faults += error.faults

@@ -17,9 +17,9 @@ from handbill.banners.checks import (
     cap_faults,
     caps_raised,
     limits_raised,
+    noted,
     ranking_faults,
     refuse,
-    window_faults,
     window_of,
 )
 from handbill.banners.model import (
@@ -41,6 +41,7 @@ from handbill.banners.model import (
     schedule_status,
 )
 from handbill.banners.shapes import banner_view, campaign_status, campaign_view, placement_view
+from handbill.banners.windows import window_faults
 from handbill.infra.postgres import Database, Tx, UniqueViolation
 from handbill.kit import etags
 from handbill.kit.clock import Clock
@@ -302,38 +303,45 @@ class Editor:
 
     async def _drawn(self, tx: Tx, tenant: int, new: NewBanner) -> Banner:
         now = self._clock.now()
-        start, end = window_of(new)
-        publish_at, expires_at = _time(start), _time(end)
+        window = window_of(new)
+        publish_at, expires_at = window.start or None, window.end or None
+        faults = window.faults(publish_at, expires_at)
+        campaign_id, placement_ids = None, list[int]()
+        with noted(faults):
+            campaign_id = await self._campaign_number(tx, tenant, new.campaign_id)
+        with noted(faults):
+            placement_ids = await self._placement_numbers(tx, tenant, new.placement_ids)
         public_id = self._ids.new()
         banner = Banner(
-            0, tenant, public_id, await self._campaign_number(tx, tenant, new.campaign_id),
-            new.name or new.title or f"Banner {str(public_id)[:8]}", new.title, new.description, new.image_url,
+            0, tenant, public_id, campaign_id,
+            new.name or new.title or f"Banner {str(public_id)[-8:]}", new.title, new.description, new.image_url,
             new.cta_link, new.asset_url, new.x_times, new.y_hours, new.z_duration_sec, new.is_active, publish_at,
-            expires_at, schedule_status(publish_at, expires_at, now),
-            await self._placement_numbers(tx, tenant, new.placement_ids), 1, now, now, None, None, None,
+            expires_at, schedule_status(publish_at, expires_at, now), placement_ids, 1, now, now, None, None, None,
             new.targeting, new.priority, new.weight, new.revenue, new.variants, new.holdout_percent, new.caps,
             new.cap_mode, new.cap_by,
         )  # fmt: skip
         banner = structs.replace(banner, name=banner.name[:200])
-        refuse(banner_faults(banner))
+        refuse(faults + banner_faults(banner))
         await self._asking.check(tx, banner)
         return banner
 
     async def _patched(self, tx: Tx, tenant: int, before: Banner, patch: BannerPatch, now: datetime) -> Banner:
-        start, end = window_of(patch)
+        window, faults = window_of(patch), list[Fault]()
         given = _given(patch)
         for name in ("start_date", "end_date", "publish_at", "expires_at"):
             given.pop(name, None)
-        if start is not UNSET:
-            given["publish_at"] = start
-        if end is not UNSET:
-            given["expires_at"] = end
+        if window.start is not UNSET:
+            given["publish_at"] = window.start
+        if window.end is not UNSET:
+            given["expires_at"] = window.end
         if patch.campaign_id is not UNSET:
-            given["campaign_id"] = await self._campaign_number(tx, tenant, patch.campaign_id)
+            with noted(faults):
+                given["campaign_id"] = await self._campaign_number(tx, tenant, patch.campaign_id)
         if patch.placement_ids is not UNSET:
-            given["placement_ids"] = await self._placement_numbers(tx, tenant, patch.placement_ids)
+            with noted(faults):
+                given["placement_ids"] = await self._placement_numbers(tx, tenant, patch.placement_ids)
         wanted: Banner = structs.replace(before, **given)
-        refuse(banner_faults(wanted))
+        refuse(faults + window.faults(wanted.publish_at, wanted.expires_at) + banner_faults(wanted))
         await self._asking.check(tx, wanted)
         if limits_raised(before, wanted):
             wanted = structs.replace(wanted, limits_raised_at=now)
@@ -372,11 +380,6 @@ class Editor:
 def _given(patch: PlacementPatch | CampaignPatch | BannerPatch) -> dict[str, object]:
     """The fields the caller sent, null included."""
     return {name: value for name in patch.__struct_fields__ if (value := getattr(patch, name)) is not UNSET}
-
-
-def _time(value: object) -> datetime | None:
-    assert value is None or isinstance(value, datetime)
-    return value
 
 
 def _after(cursor: str | None) -> int:

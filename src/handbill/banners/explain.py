@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 
 from handbill.banners.decide import Ask, Decider, Shown, Slots
@@ -11,8 +12,8 @@ from handbill.banners.plan import Entry, Plan, Slot
 from handbill.banners.targeting.nodes import clauses
 from handbill.banners.targeting.people import asked
 from handbill.banners.targeting.reader import read
-from handbill.banners.wire import Verdict, Why
-from handbill.caps.model import FOREVER_MS, Kind, Rule
+from handbill.banners.wire import Names, Verdict, Why
+from handbill.caps.model import FOREVER_MS, By, Limits, Rule, Window, kind_of
 from handbill.caps.service import Caps
 from handbill.kit.clock import from_ms
 from handbill.kit.errors import Forbidden, Unauthorized
@@ -69,14 +70,15 @@ class Explainer:
     ) -> Verdict:
         banner = entry.banner
         named = slot.placement.slug if slot.placement is not None else None
+        names = _names(plan, entry, slot)
         if at == place and not over:
-            return Verdict(banner.public_id, named, "shown", Why.SHOWN)
+            return Verdict(banner.public_id, named, "shown", Why.SHOWN, names=names)
         why, rule, later = self._reason(plan, entry, slot, ask, caps)
         if why is Why.OUTRANKED and over:
             why = Why.RATE_LIMITED
         elif why is Why.OUTRANKED and at is not None:
             why = Why.ELSEWHERE
-        return Verdict(banner.public_id, named, "passed", why, rule, later)
+        return Verdict(banner.public_id, named, "passed", why, rule, later, names)
 
     def _reason(
         self, plan: Plan, entry: Entry, slot: Slot, ask: Ask, caps: Caps | None
@@ -96,6 +98,15 @@ class Explainer:
         if caps is None:
             return Why.UNKNOWN, "the caps could not be read", None
         return _capped(entry, slot, caps, ask.now_ms) or (Why.OUTRANKED, None, now)
+
+
+def _names(plan: Plan, entry: Entry, slot: Slot) -> Names:
+    campaign = plan.snapshot.campaigns.get(entry.banner.campaign_id or 0)
+    return Names(
+        entry.banner.name,
+        slot.placement.name if slot.placement is not None else None,
+        campaign.name if campaign is not None else None,
+    )
 
 
 def failed_rule(banner: Banner, ask: Ask) -> str | None:
@@ -132,15 +143,26 @@ def _capped(entry: Entry, slot: Slot, caps: Caps, now_ms: int) -> tuple[Why, str
     verdict = caps.verdict(rules, now_ms, strict=entry.strict)
     if verdict.eligible:
         return None
-    full = [rule for rule in rules if not caps.verdict((rule,), now_ms, strict=entry.strict).eligible]
+    full = [rule for rule in _single(rules) if not caps.verdict((rule,), now_ms, strict=entry.strict).eligible]
     later = from_ms(verdict.next_eligible_at) if verdict.next_eligible_at is not None else None
     return Why.CAPPED, " and ".join(in_words(rule) for rule in full), later
 
 
 def in_words(rule: Rule) -> str:
-    windows = " and ".join(
-        f"{window.x} in a lifetime" if window.y_ms == FOREVER_MS else f"{window.x} in {window.y_ms / _HOUR_MS:g} hours"
-        for window in rule.limits.windows
-    )
-    kind = Kind(rule.scope >> 30 & 3).name.lower()
-    return f"{windows} per {kind} and {rule.by.name.lower()}"
+    windows = " and ".join(_window_in_words(window, rule.by) for window in rule.limits.windows)
+    return f"{windows} per {kind_of(rule.scope).name.lower()} and {rule.by.name.lower()}"
+
+
+def _window_in_words(window: Window, by: By) -> str:
+    if by is By.SESSION:  # however long one is remembered
+        return f"{window.x}"
+    if window.y_ms == FOREVER_MS:
+        return f"{window.x} in a lifetime"
+    return f"{window.x} in {window.y_ms / _HOUR_MS:g} hours"
+
+
+def _single(rules: Iterable[Rule]) -> Iterator[Rule]:
+    """Each window as a rule of its own."""
+    for rule in rules:
+        for window in rule.limits.windows:
+            yield Rule(rule.by, rule.scope, Limits((window,), rule.limits.known_from_ms))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from itertools import chain
 
 from handbill.banners.catalogue import Catalogue, Snapshot
 from handbill.banners.model import Banner, Campaign, CapRule, Placement
@@ -99,6 +100,9 @@ class CatalogueBook:
 
     def rules(self, tenant_id: int, scope: int) -> tuple[Rule, ...]:
         return self._of(tenant_id).get(scope, ())
+
+    def all_rules(self, tenant_id: int) -> Iterable[Rule]:
+        return chain.from_iterable(self._of(tenant_id).values())
 
     def longest_ms(self, tenant_id: int | None) -> int:
         if tenant_id is not None:

@@ -6,12 +6,17 @@ either pair. Shown = the operator's switch is on and now lies in the window, of 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
+
+from handbill.banners import windows
+from handbill.banners.windows import When
+from handbill.kit.errors import Fault
 
 Name = Annotated[str, Meta(min_length=1, max_length=200, description="What people call it")]
 Text = Annotated[str, Meta(max_length=5000)]
@@ -23,8 +28,6 @@ Slug = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$(?!\n)", descript
 XTimes = Annotated[int, Meta(ge=1, le=1000, description="How often a user may see it inside the window")]
 YHours = Annotated[int, Meta(ge=1, le=8760, description="The rolling window in hours")]
 ZSeconds = Annotated[int, Meta(ge=1, le=3600, description="How long it stays on screen, in seconds")]
-
-When = Annotated[datetime, Meta(tz=True, description="A time with its zone, e.g. 2026-04-01T00:00:00Z")]
 
 Priority = Annotated[int, Meta(ge=-1000, le=1000, description="Higher goes first")]
 Weight = Annotated[int, Meta(ge=1, le=10_000, description="Its share of chances among equals")]
@@ -222,6 +225,11 @@ class NewBanner(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cap_mode: CapMode = "soft"
     cap_by: CapBy = "user"
 
+    @staticmethod
+    def joint_faults(body: Mapping[str, Any]) -> list[Fault]:
+        """Of fields that belong together, in a body that was refused."""
+        return windows.faults_in_json(body)
+
 
 class BannerPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     x_times: XTimes | UnsetType = UNSET
@@ -249,6 +257,11 @@ class BannerPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     caps: CapRules | UnsetType = UNSET
     cap_mode: CapMode | UnsetType = UNSET
     cap_by: CapBy | UnsetType = UNSET
+
+    @staticmethod
+    def joint_faults(body: Mapping[str, Any]) -> list[Fault]:
+        """Of fields that belong together, in a body that was refused."""
+        return windows.faults_in_json(body)
 
 
 class Deciding(msgspec.Struct, frozen=True):

@@ -6,6 +6,7 @@ not count; what was closed faster than anybody reads is marked accidental.
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from typing import Any
 
@@ -21,7 +22,7 @@ from handbill.banners.throttle import Throttle
 from handbill.banners.tokens import Token, Tokens
 from handbill.banners.tracking import BODY_LIMIT, accept_batch, check_type, marks_of
 from handbill.banners.wire import Accepted, Rejected, ViewIn
-from handbill.caps.service import CapsService, moves_of
+from handbill.caps.service import CapMove, CapsService, moves_of
 from handbill.events.model import Dropped, Event, Reason, View, key
 from handbill.events.service import EventsService
 from handbill.kit.clock import Clock
@@ -36,6 +37,19 @@ _GRACE_MS = 250
 
 
 _RECORDED = msgspec.json.encode(Accepted("View recorded."))
+
+
+class Judged(msgspec.Struct, frozen=True):
+    """An accepted view and what it does to the caps: no moves where it does not count.
+
+    `decided_ms` is the time of its decision where an unexpired token proves it.
+    """
+
+    event: Event
+    moves: tuple[CapMove, ...] = ()
+    decided_ms: int | None = None
+    lease: int = 0
+    is_late: bool = False
 
 
 class Views:
@@ -69,30 +83,49 @@ class Views:
     async def view(self, request: FastRequest) -> FastReply:
         check_type(request)
         await self._throttle.take(request.client_ip, 1)
-        event, commands = await self._event(request, wire.one(ViewIn, request.body))
-        await self._events.accept([event], commands)
+        judged = await self._judge(request, wire.one(ViewIn, request.body))
+        await self._events.accept([judged.event], await self._commands(judged))
         return FastReply(202, _RECORDED)
 
     async def views(self, request: FastRequest) -> FastReply:
         check_type(request)
         found = wire.many(ViewIn, request.body)
         await self._throttle.take(request.client_ip, len(found))
-        events: list[Event] = []
-        extra: list[Command] = []
+        judged: list[Judged] = []
         rejected: list[Rejected] = []
         for place, sent in found:
             try:
                 if isinstance(sent, Invalid):
                     raise sent
-                event, commands = await self._event(request, sent)
+                judged.append(await self._judge(request, sent))
             except (Invalid, NotFound, Forbidden) as error:
                 rejected.append(_rejected(place, error))
-                continue
-            events.append(event)
-            extra += commands
-        return await accept_batch(self._events, events, rejected, "views", extra)
+        # Together, so that one statement looks up all that must be looked up.
+        commands = await asyncio.gather(*map(self._commands, judged))
+        extra = [command for some in commands for command in some]
+        return await accept_batch(self._events, [each.event for each in judged], rejected, "views", extra)
 
-    async def _event(self, request: FastRequest, sent: ViewIn) -> tuple[Event, list[Command]]:
+    async def _commands(self, judged: Judged) -> list[Command]:
+        """What the view changes in the caps: nothing when it does not count, or is a copy of one that was counted."""
+        event, moves = judged.event, judged.moves
+        if type(event) is not View or not moves:
+            return []
+        if self._caps.may_be_forgotten_copy(event.tenant, moves, judged.decided_ms, event.received):
+            counted_before = await self._events.is_counted(event.tenant, key("view", event.id))
+            if counted_before:  # not known in time: most likely it is a new one, and the pipeline will tell
+                return []
+        if judged.is_late:
+            self._caps.reported_late()
+        return self._caps.move_commands(
+            event.tenant,
+            event.user or "",
+            moves,
+            device_id=event.device_id,
+            session_id=event.session,
+            lease=judged.lease,
+        )
+
+    async def _judge(self, request: FastRequest, sent: ViewIn) -> Judged:
         found = await self._catalogue.find("banner", sent.banner_id)
         banner = await self._catalogue.banner(found) if found is not None else None
         if found is None or banner is None:
@@ -111,29 +144,24 @@ class Views:
             placement = token.placement_id
         if await self._untracked(request, found.tenant_id):
             dropped = Dropped(found.tenant_id, sent.event_id, received, received, "view", str(Reason.DO_NOT_TRACK))
-            return dropped, []
-        counted, marks = self._judged(banner, sent, marks)
+            return Judged(dropped)
+        counted, marks = self._counts(banner, sent, marks)
         event = View(
             found.tenant_id, sent.event_id, received, received, banner.id, placement, banner.campaign_id, sent.user_id,
             sent.session_id, None, None, None, marks, sent.device_id, sent.view_duration_ms, sent.dismissed, counted,
-            token.variant if token is not None else None,
+            token.variant if token is not None else None, sent.viewable, banner.z_duration_sec * 1000,
         )  # fmt: skip
         if not counted:
-            return event, []
-        moves = moves_of(key("view", event.id), received, banner.id, banner.campaign_id, placement)
+            return Judged(event)
         # Its own lease, and nobody else's, however long ago it ended.
         lease = read.lease if read is not None else None
-        if read is not None and lease and received >= read.decided_ms + lease_ms(banner):
-            self._caps.reported_late()
-        commands = self._caps.move_commands(
-            found.tenant_id,
-            sent.user_id,
-            moves,
-            device_id=sent.device_id,
-            session_id=sent.session_id,
-            lease=lease_of(banner, lease),
+        return Judged(
+            event,
+            moves_of(key("view", event.id), received, banner.id, banner.campaign_id, placement),
+            token.decided_ms if token is not None else None,
+            lease_of(banner, lease),
+            is_late=bool(read is not None and lease and received >= read.decided_ms + lease_ms(banner)),
         )
-        return event, commands
 
     def _token(self, found: Found, sent: ViewIn, now_ms: int) -> Token | None:
         """The decision behind the view, expired or not."""
@@ -153,7 +181,7 @@ class Views:
             )
         return token
 
-    def _judged(self, banner: Banner, sent: ViewIn, marks: tuple[str, ...]) -> tuple[bool, tuple[str, ...]]:
+    def _counts(self, banner: Banner, sent: ViewIn, marks: tuple[str, ...]) -> tuple[bool, tuple[str, ...]]:
         if sent.dismissed or sent.view_duration_ms >= banner.z_duration_sec * 1000:
             return True, marks
         if sent.view_duration_ms < self._accidental_ms:

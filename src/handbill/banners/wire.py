@@ -95,6 +95,9 @@ class ViewIn(msgspec.Struct, frozen=True):
     session_id: Short | None = None
     device_id: Short | None = None
     token: DecisionToken | None = None
+    viewable: Annotated[bool, Meta(description="Whether it was in sight for so long as the client measures")] | None = (
+        None
+    )
 
 
 class ContextIn(msgspec.Struct, frozen=True):
@@ -150,6 +153,14 @@ class Decision(msgspec.Struct, frozen=True):
     banners: list[Decided]
 
 
+class Names(msgspec.Struct, frozen=True):
+    """What people call them; null where there is none, or it was deleted."""
+
+    banner: str
+    placement: str | None
+    campaign: str | None
+
+
 class Verdict(msgspec.Struct, frozen=True):
     """Why a banner was shown or passed over in one placement."""
 
@@ -159,6 +170,7 @@ class Verdict(msgspec.Struct, frozen=True):
     reason: Why
     rule: str | None = None
     next_eligible_at: datetime | None = None
+    names: Names | None = None
 
 
 class Decisions(msgspec.Struct, frozen=True, omit_defaults=True):

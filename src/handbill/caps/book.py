@@ -31,6 +31,9 @@ class Book(Protocol):
     def rules(self, tenant_id: int, scope: int) -> tuple[Rule, ...]:
         """The rules of a scope, one for each sort of subject; none where nothing needs to be kept."""
 
+    def all_rules(self, tenant_id: int) -> Iterable[Rule]:
+        """Every rule of a tenant."""
+
     def longest_ms(self, tenant_id: int | None) -> int:
         """The longest window with an end, of a tenant or of all: what is older matters to nobody."""
 
@@ -78,9 +81,14 @@ def changes(
 _BY = {"user": By.USER, "device": By.DEVICE, "alone": By.DEVICE, "session": By.SESSION}
 
 
+def by_of(subject: Subject) -> By:
+    """Which rules look into this subject's value."""
+    return _BY[subject.kind]
+
+
 def limits_for(book: Book, subject: Subject, scope: int) -> Limits | None:
     """The limits that a scope in this subject's value is kept by, its leases too."""
-    by = _BY[subject.kind]
+    by = by_of(subject)
     return next((rule.limits for rule in book.rules(subject.tenant_id, scope & ~LEASED) if rule.by is by), None)
 
 

@@ -11,10 +11,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from typing import Any
 
 from handbill.caps import ledger
-from handbill.caps.book import Book, changes, limits_for, moves_of, sweep_ms
+from handbill.caps.book import Book, by_of, changes, limits_for, moves_of, sweep_ms
 from handbill.caps.model import EPOCH_MS, FOREVER_MS, By, Change, Kind, Limits, State, Subject, Verb, scope
 from handbill.caps.packed import Malformed, Shelf
-from handbill.caps.views import Past, PastView, Place, ViewStore
+from handbill.caps.views import Needed, Past, PastView, Place, ViewStore
 from handbill.infra.postgres import Database
 from handbill.kit.clock import Clock, from_ms
 
@@ -35,8 +35,9 @@ class History:
     async def of(self, subject: Subject, value: bytes) -> list[Change]:
         """What completes this value. It was read before we ask, so that every confirmed time in it is in the total."""
         others = (await self.siblings([subject])).get(subject, []) if self.siblings is not None else []
+        needed = self._needed(subject)
         async with self._database.tenant(subject.tenant_id) as tx:
-            past = await self._views.of(tx, subject, [other.id for other in others])
+            past = await self._views.of(tx, subject, needed, [other.id for other in others])
         mine = (subject, *others)
         found = []
         for view in past.views:
@@ -50,6 +51,14 @@ class History:
             for each, (total, limits) in totals.items():
                 found += _ancient(each, total, limits, shelf)
         return found
+
+    def _needed(self, subject: Subject) -> list[Needed]:
+        now_ms, by = self._clock.now_ms(), by_of(subject)
+        return [
+            Needed(rule.scope, rule.limits.keep, from_ms(max(EPOCH_MS, now_ms - rule.limits.horizon_ms)))
+            for rule in self._book.all_rules(subject.tenant_id)
+            if rule.by is by
+        ]
 
     async def pages(self, tenant_id: int | None = None) -> AsyncIterator[dict[Subject, list[Change]]]:
         """Committed views that a window may still need, of one tenant or of all; each page in its own transaction."""
@@ -105,7 +114,7 @@ class History:
             if each in past.totals:
                 totals[each] = (past.totals[each], limits)
             elif each in past.archived:
-                rows = sum(change.scope == each for change in found)
+                rows = len({change.fingerprint for change in found if change.scope == each})
                 totals[each] = (past.archived[each] + rows, limits)
         return totals
 

@@ -175,6 +175,11 @@ def scope(kind: Kind, number: int) -> int:
     return kind << 29 | number
 
 
+def kind_of(scope: int) -> Kind:
+    """What the limits of a scope, or of its leases, count over."""
+    return Kind((scope & ~LEASED) >> 29)
+
+
 def fingerprint(event_key: bytes) -> int:
     """An event's short name inside a packed value, cut from its 16-byte key, so that a stored row gives it again."""
     return int.from_bytes(event_key[: FINGERPRINT_BITS // 8], "big")

@@ -12,6 +12,7 @@ import msgspec
 
 from handbill.caps import ledger
 from handbill.caps.book import Book, CapMove, changes, moves_of, sweep_ms
+from handbill.caps.copies import may_be_forgotten_copy
 from handbill.caps.history import History
 from handbill.caps.model import ANY_LEASE, LEASED, By, Change, Rule, Subject, Verb, Viewer, Window
 from handbill.caps.opened import Caps
@@ -95,6 +96,12 @@ class CapsService:
         """Commands (one per value, none where nothing is limited) for the same round trip as the journal's append."""
         viewer = Viewer(tenant_id, user_id, device_id, session_id)
         return self._commands(changes(self.book, Verb.MOVE, viewer, moves, lease))
+
+    def may_be_forgotten_copy(
+        self, tenant_id: int, moves: Iterable[CapMove], decided_ms: int | None, now_ms: int
+    ) -> bool:
+        """Whether this view must be looked up before it moves a cap; `decided_ms` is of its token, if it is good."""
+        return may_be_forgotten_copy(self.book, tenant_id, moves, decided_ms, now_ms)
 
     async def move(self, tenant_id: int, user_id: str, moves: Iterable[CapMove]) -> None:
         await self._store.run(self.move_commands(tenant_id, user_id, moves))

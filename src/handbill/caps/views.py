@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from handbill.caps.model import SCOPE_IDS, By, Kind, Rule, Subject, Viewer, scope
+from handbill.caps.model import SCOPE_IDS, By, Kind, Rule, Subject, Viewer, kind_of, scope
 from handbill.infra import sqlfiles
 from handbill.infra.postgres import Tx
 from handbill.kit.clock import from_ms, to_ms
@@ -24,8 +24,8 @@ _COLUMNS = (
 _PAGE = 5_000
 Place = tuple[int, str, int, datetime, bytes]
 """Where a walk over everybody's views stands: tenant, user, banner, time, key."""
-_MOST_OF_ONE = 5_000
-"""Newest rows read for one person: more than any window can ask for."""
+SHARED_ROWS = 10_000
+"""Views of one user and one banner among which those of limited campaigns and placements are sought."""
 
 
 class NewView(msgspec.Struct, frozen=True):
@@ -49,6 +49,14 @@ class NewView(msgspec.Struct, frozen=True):
     variant: str | None = None
 
 
+class Needed(msgspec.Struct, frozen=True):
+    """What the limits of one scope ask for: so many of its newest views, since a moment."""
+
+    scope: int
+    keep: int
+    since: datetime
+
+
 class PastView(msgspec.Struct, frozen=True):
     """A counted view as PostgreSQL remembers it."""
 
@@ -68,7 +76,8 @@ class PastView(msgspec.Struct, frozen=True):
 
 
 class Past(msgspec.Struct, frozen=True):
-    """All that is known of one subject, of one moment: rows, newest first; totals by scope where rows may be gone.
+    """All that is known of one subject, of one moment: rows in any order, perhaps twice; totals by scope where rows may
+    be gone.
 
     `totals` counts every view there ever was; `archived` only those whose rows were dropped.
     """
@@ -108,14 +117,24 @@ class ViewStore:
             people = sorted(users)
             await tx.execute(S.add_users, *_columns(people), [from_ms(users[person]) for person in people])
 
-    async def of(self, tx: Tx, subject: Subject, others: Sequence[str] = ()) -> Past:
-        """Counted views whose rows are still there, and what the totals say beyond them; `others` are one with it."""
+    async def of(self, tx: Tx, subject: Subject, needed: Sequence[Needed], others: Sequence[str] = ()) -> Past:
+        """Counted views that are needed and whose rows are still there, and what the totals say beyond them.
+
+        `others` are ids of the same person.
+        """
         tenant_id = subject.tenant_id
-        if subject.kind == "device":
-            rows = await tx.fetch(S.views_of_device, tenant_id, subject.id, _MOST_OF_ONE)
-        else:
-            user_id = subject.id.partition("\0")[0]
-            rows = await tx.fetch(S.views_of_user, tenant_id, [user_id, *others], _MOST_OF_ONE, subject.kind)
+        user_id, _, within = subject.id.partition("\0")
+        rows = await tx.fetch(
+            S.views_of_subject,
+            tenant_id,
+            [user_id, *others],
+            subject.kind,
+            subject.id if subject.kind == "device" else within,
+            [each.scope for each in needed],
+            [each.keep for each in needed],
+            [each.since for each in needed],
+            SHARED_ROWS,
+        )
         found = Past([], {}, {})
         for row in rows:
             if row["total"] is None:
@@ -150,7 +169,7 @@ class ViewStore:
 
     async def archive(self, tx: Tx, tenant_id: int, rule: Rule, start: date, end: date) -> int:
         """Fold the views of a month that is about to be dropped into the totals of one lifetime limit."""
-        kind, number = Kind(rule.scope >> 29), rule.scope & SCOPE_IDS - 1
+        kind, number = kind_of(rule.scope), rule.scope & SCOPE_IDS - 1
         told = (tenant_id, rule.scope, number, _day(start), _day(end))
         if rule.by is By.DEVICE:
             return await tx.execute(S.archive_devices, *told)

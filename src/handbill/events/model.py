@@ -81,6 +81,8 @@ class View(_Head, frozen=True, array_like=True, tag="v"):
     dismissed: bool = False
     counted: bool = True
     variant: str | None = None
+    viewable: bool | None = None  # as the client measured it; None: it did not say
+    required_ms: int | None = None  # how long it had to be visible, at its time
 
 
 @final

@@ -76,7 +76,7 @@ class EventRoutes(Controller):
         opt={"scope": "events:read", "example": _EXPLAINED},
     )
     async def explain(self, events: Events, principal: Who, event_id: EventId) -> Explanation:
-        """Where did my event go? Counted, parked, waiting or never accepted, in one call."""
+        """Where did my event go? Counted or not and why, parked, waiting or never accepted, in one call."""
         return await events.explain(principal.tenant_id, event_id)
 
     @get(

@@ -11,12 +11,14 @@ import msgspec
 
 from handbill.events.dead import DeadLetters, Guard
 from handbill.events.edge import Edge, Stalled
+from handbill.events.key_lookup import KeyLookup
 from handbill.events.model import HORIZON_DAYS, KINDS, Event, key
 from handbill.events.parked_model import Chosen, DropReport, OnFailure, ParkedRequest, Replayed, ReplayOptions
 from handbill.events.parked_requests import ParkedRequests
 from handbill.events.reader import Drop, EventReader, ParkedRow
 from handbill.events.shipping_store import LostBatch, ShippingStore
 from handbill.events.store import EventStore
+from handbill.events.stored import Outcome, StoredEvents
 from handbill.infra.postgres import Database, work
 from handbill.infra.state import StateTable
 from handbill.jobs.service import Outbox
@@ -25,8 +27,8 @@ from handbill.kit.ids import Ids
 from handbill.tenants.service import Audit
 
 __all__ = [
-    "STATE", "Chosen", "Drop", "DropReport", "EventsService", "Explanation", "LostBatch", "OnFailure", "ParkedRequest",
-    "ParkedRequests", "ParkedRow", "ReplayOptions", "Replayed",
+    "STATE", "Chosen", "Drop", "DropReport", "EventsService", "Explanation", "LostBatch", "OnFailure", "Outcome",
+    "ParkedRequest", "ParkedRequests", "ParkedRow", "ReplayOptions", "Replayed", "StoredEvents",
 ]  # fmt: skip
 
 STATE = (
@@ -41,7 +43,9 @@ KEY_PAGES = 128
 
 
 class Explanation(msgspec.Struct, frozen=True):
-    """Where an event went. `outcome` is counted, parked, waiting or unknown."""
+    """Where an event went. `outcome` is counted, counted_apart (marked, e.g. as a bot's), not_counted (a view that was
+    too short), stored (whether it counted is not known yet), parked, waiting or unknown. `counted_at`: when it came in.
+    """
 
     event_id: str
     kind: str | None
@@ -54,7 +58,7 @@ class Explanation(msgspec.Struct, frozen=True):
 class EventsService:
     def __init__(
         self, database: Database, edge: Edge, *,
-        audit: Audit, outbox: Outbox, clock: Clock | None = None, breaker: Guard | None = None,
+        audit: Audit, outbox: Outbox, stored: StoredEvents, clock: Clock | None = None, breaker: Guard | None = None,
     ) -> None:  # fmt: skip
         clock = clock or SystemClock()
         self.dead = DeadLetters(database, edge, clock, audit, breaker)
@@ -64,10 +68,16 @@ class EventsService:
         self._reader = EventReader()
         self._store = EventStore()
         self._shipping = ShippingStore()
+        self._keys = KeyLookup(database)
+        self.stored = stored
 
     async def accept(self, events: Sequence[Event], extra: Sequence[Sequence[Any]] = ()) -> None:
         """Durable when it returns. Raises Busy when the journal cannot be written, Throttled when it is too full."""
         await self._edge.accept(events, extra)
+
+    async def is_counted(self, tenant_id: int, event_key: bytes) -> bool | None:
+        """For hot routes: whether this event was counted before. None: PostgreSQL did not say so in time."""
+        return await self._keys.is_counted(tenant_id, event_key)
 
     @property
     def lag(self) -> tuple[int, float]:
@@ -145,7 +155,8 @@ class EventsService:
             else:
                 kind, stored = "", None
         if stored is not None:
-            return Explanation(event_id, kind, "counted", f"Counted as {kind}.", stored, parked)
+            became = await self.stored.outcome(tenant_id, kind, event_id)
+            return Explanation(event_id, kind, became.outcome, became.said, stored, parked)
         waiting = [row for row in parked if row["replayed_at"] is None]
         if waiting:
             said = f"Parked: {waiting[0]['reason']}. Mend the cause, then replay it."

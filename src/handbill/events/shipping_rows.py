@@ -165,4 +165,8 @@ def _properties(event: BannerEvent, public_ids: Mapping[Number, str]) -> bytes:
         properties |= {"duration_ms": event.duration_ms, "dismissed": event.dismissed, "counted": event.counted}
         if event.device_id is not None:
             properties["device_id"] = event.device_id
+        if event.viewable is not None:
+            properties["viewable"] = event.viewable
+        if event.required_ms is not None:
+            properties["required_ms"] = event.required_ms
     return _json.encode(properties)

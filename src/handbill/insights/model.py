@@ -290,7 +290,8 @@ class Stored(msgspec.Struct, frozen=True):
 
 
 class Whereabouts(msgspec.Struct, frozen=True):
-    """Where an event went, from acceptance to the event store. `outcome` is counted, parked, waiting or unknown."""
+    """Where an event went, from acceptance to the event store. `outcome` is counted, counted_apart, not_counted, stored
+    (whether it counted is not known yet), parked, waiting or unknown."""
 
     event_id: str
     outcome: str

@@ -53,6 +53,7 @@ IdsOf = Callable[[int, UUID], Awaitable[Sequence[str]]]
 
 NamesOf = Callable[[int, Mapping[str, UUID]], Awaitable[Mapping[str, str]]]
 """Handed in by the wiring: the names of a tenant's banner, placement and campaign by their public ids."""
+_BANNER_KINDS = {f"$banner_{kind}": kind for kind in ("impression", "click", "view")}
 
 
 class InsightsService:
@@ -143,7 +144,11 @@ class InsightsService:
         stored = await self._stored(tenant, event_id)
         outcome, said = told.outcome, told.said
         if outcome in ("unknown", "waiting") and stored.row is not None:
-            outcome, said = "counted", "Counted more than 35 days ago; only the event store remembers it."
+            became = self._events.stored.judge(_kind_of(stored.row), stored.row.marks, stored.row.properties)
+            outcome, said = (
+                became.outcome,
+                f"{became.said} That was more than 35 days ago: only the event store knows it.",
+            )
         elif outcome == "counted" and stored.state == "not_yet":
             said = f"{said} On its way to the event store."
         return Whereabouts(
@@ -186,6 +191,10 @@ def _uuid(value: object) -> UUID | None:
         return UUID(value) if isinstance(value, str) else None
     except ValueError:
         return None
+
+
+def _kind_of(row: EventRow) -> str:
+    return _BANNER_KINDS.get(row.event, "capture") if row.source == "banners" else "capture"
 
 
 def _page(rows: Sequence[tuple[Any, ...]], limit: int) -> Page[EventRow]:

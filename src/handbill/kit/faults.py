@@ -42,7 +42,12 @@ def faults_in(value: Any, kind: Any, at: str = "") -> list[Fault]:
     if struct.__struct_config__.forbid_unknown_fields:
         names = {field.encode_name for field in known}
         found += [Fault(f"{at}.{name}" if at else name, "is not a known field") for name in value if name not in names]
-    return found or _one(value, kind, at)  # a rule of the whole, if no part broke one
+    if not found:
+        found = _one(value, kind, at)  # a rule of the whole, if no part broke one
+    joint = getattr(struct, "joint_faults", None)  # rules over several fields, which have names of their own
+    if joint is not None:
+        found += [Fault(f"{at}.{fault.field}" if at else fault.field, fault.reason) for fault in joint(value)]
+    return found
 
 
 def _one(value: Any, kind: Any, at: str) -> list[Fault]:

@@ -9,6 +9,7 @@ from handbill.adstats.providers.meta import MetaPolicy, MetaProvider
 from handbill.adstats.providers.mock import MockProvider
 from handbill.adstats.service import AdstatsService
 from handbill.banners.service import BannersService, Catalogue, CatalogueBook, ShowPolicy, ThrottlePolicy
+from handbill.banners.tally import APART
 from handbill.caps.service import CapsService
 from handbill.contacts.service import ContactsPolicy, ContactsService, InspectionLimits, UploadLimits
 from handbill.events.accepted import Accepted
@@ -17,7 +18,7 @@ from handbill.events.capture_limits import Allowance, Limits
 from handbill.events.edge import Edge, EdgePolicy
 from handbill.events.entries import Entries
 from handbill.events.forgetting import Forgetting
-from handbill.events.service import EventsService
+from handbill.events.service import EventsService, StoredEvents
 from handbill.infra.clickhouse import ClickHouse
 from handbill.infra.journal.lanes import Lanes
 from handbill.infra.journal.streams import StreamsJournal
@@ -77,7 +78,7 @@ class House:
         self.edge = Edge(self.journal, self.lanes, self.database, self.clock, _edge_policy(settings))
         self.events = EventsService(
             self.database, self.edge, clock=self.clock, audit=self.tenants.audit, outbox=self.jobs.outbox,
-            breaker=Breaker(self.redis),
+            stored=StoredEvents(self.clickhouse, APART), breaker=Breaker(self.redis),
         )  # fmt: skip
         self.capture = _capture(self)
         self.catalogue = Catalogue(self.database, self.redis, self.clock)

@@ -15,36 +15,66 @@ select * from unnest($1::int[], $2::text[], $3::text[], $4::timestamptz[])
 on conflict (tenant_id, user_id, device_id)
 do update set created_at = excluded.created_at where excluded.created_at < known.created_at
 
--- name: views_of_user
+-- name: views_of_subject
 -- Rows and totals in one statement, so that they are of one moment: a view counted between two would be counted twice.
-(select user_id, banner_id, placement_id, campaign_id, view_timestamp, event_key, device_id, session_id,
-        null::bigint as scope, null::bigint as total
- from caps.user_views
- where tenant_id = $1 and user_id = any ($2::text[]) and counted
- order by view_timestamp desc
- limit $3)
+-- $2: the ids of a user; $3: the kind of subject; $4: its device or session. $5 to $7: of each scope, how many of the
+-- newest views its limits ask for, and since when; 2^29 is the first campaign, 2^30 the first placement.
+-- A banner's views are read by the index of user and banner. Nothing has an index by campaign or placement: their views
+-- are sought among the banners that the user saw, at most $8 of each.
+with rules as materialized (
+    select * from unnest($5::bigint[], $6::int[], $7::timestamptz[]) as rule (scope, keep, since)
+), seen as materialized (
+    select user_id, banner_id, total from caps.cap_totals
+    where tenant_id = $1 and user_id = any (
+        case when $3::text = 'device'
+             then array(select user_id from caps.users where tenant_id = $1 and device_id = $4::text and device_id <> '')
+             else $2::text[] end)
+), shared as (
+    select v.*, row_number() over (partition by v.campaign_id order by v.view_timestamp desc) as nth_of_campaign,
+           row_number() over (partition by v.placement_id order by v.view_timestamp desc) as nth_of_placement
+    from seen s
+    cross join lateral (
+        select user_id, banner_id, placement_id, campaign_id, view_timestamp, event_key, device_id, session_id
+        from caps.user_views
+        where tenant_id = $1 and user_id = s.user_id and banner_id = s.banner_id and counted
+          and view_timestamp > (select min(since) from rules where scope >= 536870912)
+          and (campaign_id = any (array(select (scope - 536870912)::int from rules where scope >> 29 = 1))
+               or placement_id = any (array(select (scope - 1073741824)::int from rules where scope >> 29 = 2)))
+          and ($3 = 'user' or $3 = 'alone' and coalesce(device_id, '') = '' or $3 = 'device' and device_id = $4
+               or $3 = 'session' and session_id = $4)
+        order by view_timestamp desc
+        limit $8
+    ) v
+    where exists (select from rules where scope >= 536870912)
+)
+select v.*, null::bigint as scope, null::bigint as total
+from seen s
+join rules on rules.scope = s.banner_id
+cross join lateral (
+    select user_id, banner_id, placement_id, campaign_id, view_timestamp, event_key, device_id, session_id
+    from caps.user_views
+    where tenant_id = $1 and user_id = s.user_id and banner_id = s.banner_id and counted
+      and view_timestamp > rules.since
+      and ($3 = 'user' or $3 = 'alone' and coalesce(device_id, '') = '' or $3 = 'device' and device_id = $4
+           or $3 = 'session' and session_id = $4)
+    order by view_timestamp desc
+    limit rules.keep
+) v
 union all
-select null, banner_id, null, null, null, null, null, null, null, total
-from caps.cap_totals where tenant_id = $1 and user_id = any ($2::text[]) and $4::text = 'user'
+select user_id, banner_id, placement_id, campaign_id, view_timestamp, event_key, device_id, session_id, null, null
+from shared
+left join rules campaign on campaign.scope = 536870912 + campaign_id
+left join rules placement on placement.scope = 1073741824 + placement_id
+where nth_of_campaign <= campaign.keep or nth_of_placement <= placement.keep
+union all
+select null, banner_id, null, null, null, null, null, null, null, total from seen where $3 = 'user'
 union all
 select null, null, null, null, null, null, null, null, scope, total
-from caps.cap_archive where tenant_id = $1 and kind = $4 and subject = any ($2::text[])
+from caps.cap_archive
+where tenant_id = $1 and kind = $3 and subject = any (case when $3 = 'device' then array[$4] else $2 end)
 
 -- name: any_user
 select exists (select from caps.users where tenant_id = $1 and user_id = any ($2::text[]))
-
--- name: views_of_device
--- By way of the device's users: views need no index by device.
-(select v.user_id, v.banner_id, v.placement_id, v.campaign_id, v.view_timestamp, v.event_key, v.device_id, v.session_id,
-        null::bigint as scope, null::bigint as total
- from caps.users u
- join caps.user_views v on v.tenant_id = u.tenant_id and v.user_id = u.user_id and v.device_id = u.device_id
- where u.tenant_id = $1 and u.device_id = $2 and v.counted
- order by v.view_timestamp desc
- limit $3)
-union all
-select null, null, null, null, null, null, null, null, scope, total
-from caps.cap_archive where tenant_id = $1 and kind = 'device' and subject = $2
 
 -- name: views_page
 -- Everybody's views in the order of the index, a page at a time: (tenant, user, banner, time, key) is where we stand.

@@ -14,3 +14,8 @@ group by batch_id
 -- name: stored_of_batches
 -- no-tenant: a batch holds the events of every tenant of its lane
 select hex(batch_id), count() from events where batch_id in (<<batches>>) group by batch_id
+
+-- name: stored_event
+select marks, properties from events
+where tenant_id = {tenant:UInt32} and event_key = toFixedString(unhex({key:String}), 16)
+limit 1

@@ -58,6 +58,14 @@ select k.tenant_id, k.key
 from unnest($1::int[], $2::bytea[]) as wanted (tenant_id, key)
 join events.event_keys k on k.tenant_id = wanted.tenant_id and k.key = wanted.key
 
+-- name: counted_among
+-- Key by key through the index, however many are asked for and whatever is known of the table's size.
+select wanted.tenant_id, wanted.key
+from unnest($1::int[], $2::bytea[]) as wanted (tenant_id, key)
+cross join lateral (
+    select from events.event_keys k where k.tenant_id = wanted.tenant_id and k.key = wanted.key limit 1
+) counted
+
 -- name: parked_since
 select distinct p.tenant_id, p.kind, p.event_id
 from unnest($1::int[], $2::text[], $3::text[]) as wanted (tenant_id, kind, event_id)

@@ -118,6 +118,11 @@ EVENTS_PARKED = Counter("handbill_events_parked", "Events parked with their byte
 EVENTS_FLOODING_TENANTS = Gauge(
     "handbill_events_flooding_tenants", "Tenants with more rejected events in ten minutes than are parked one by one"
 )
+EVENTS_KEY_LOOKUPS = Counter(
+    "handbill_events_key_lookups",
+    "Views that may be copies of forgotten ones and were looked up before they moved a cap, by outcome",
+    ("outcome",),
+)
 EVENTS_SHIPPED = Counter("handbill_events_shipped", "Events that ClickHouse has acknowledged")
 EVENTS_UNSHIPPED = Gauge("handbill_events_unshipped", "Counted events that ClickHouse has not got, by lane", ("lane",))
 EVENTS_UNSHIPPED_SECONDS = Gauge(
