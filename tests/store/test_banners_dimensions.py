@@ -6,7 +6,7 @@ import asyncio
 import csv
 import io
 from collections.abc import AsyncIterator, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from itertools import combinations
 from random import Random
 from typing import Any
@@ -33,7 +33,7 @@ from handbill.infra.redis import Redis
 from handbill.infra.sqlfiles import Sql
 from handbill.insights.query_limiter import QueryLimits
 from handbill.insights.store import Bounds, EventStoreReader
-from handbill.kit.clock import from_ms
+from handbill.kit.clock import from_ms, to_ms
 from handbill.kit.errors import Busy, Invalid, Throttled
 from tests.kit.engines import Engines
 from tests.kit.loop import Loop, loop
@@ -195,8 +195,8 @@ def summed(cells: Cells, width: int) -> Cells:
 async def test_every_combination_equals_the_counters_and_a_plain_count(house: Loop, tenant: int) -> None:
     rng = Random(tenant)
     numbers = await shop(house, tenant)
-    events = random_events(rng, tenant, numbers, house.clock.now_ms(), 600)
-    await count(house, [*events, *rng.sample(events, 80)])
+    events = random_events(rng, tenant, numbers, house.clock.now_ms(), 300)
+    await count(house, [*events, *rng.sample(events, 60)])
     zone = ZoneInfo(rng.choice(ZONES))
     today = house.clock.now().astimezone(zone).date()
     numbered = DIMENSIONS[:3]
@@ -221,6 +221,31 @@ async def test_every_combination_equals_the_counters_and_a_plain_count(house: Lo
                 await asyncio.gather(
                     *(check((*first_by, *some), counters, query) for some in more[begin : begin + 4])
                 )  # fmt: skip
+
+
+async def test_an_hour_that_comes_twice_is_two_and_a_day_begins_with_its_first_midnight(
+    house: Loop, tenant: int
+) -> None:
+    numbers = await shop(house, tenant)
+    banner, now = next(iter(numbers["banner"])), house.clock.now_ms()
+    paris = [datetime(2025, 10, 26, hour, 30, tzinfo=UTC) for hour in (0, 1, 1)]  # 02:30 summer time, and 02:30 again
+    havana = [datetime(2025, 11, 2, hour, 30, tzinfo=UTC) for hour in (4, 5)]  # 00:30, and 00:30 again
+    await count(
+        house,
+        [
+            Impression(tenant, f"i{n}", to_ms(at), now, banner, marks=("historical",), country="FR")
+            for n, at in enumerate((*paris, *havana))
+        ],
+    )
+    for by in ((), ("country",)):
+        hours = StatsQuery(date(2025, 10, 26), date(2025, 10, 27), "hour", by, zone="Europe/Paris")  # type: ignore[arg-type] # a literal
+        rows = (await house.banners.stats.read(tenant, hours)).rows
+        assert [(row.at, row.impressions) for row in rows] == [
+            (paris[0] - timedelta(minutes=30), 1), (paris[1] - timedelta(minutes=30), 2),
+        ]  # fmt: skip
+        days = StatsQuery(date(2025, 11, 2), date(2025, 11, 3), "day", by, zone="America/Havana")  # type: ignore[arg-type] # as above
+        rows = (await house.banners.stats.read(tenant, days)).rows
+        assert [(row.at, row.impressions) for row in rows] == [(datetime(2025, 11, 2, 4, tzinfo=UTC), 2)]
 
 
 async def test_filters_compare_in_one_spelling(house: Loop, tenant: int) -> None:
