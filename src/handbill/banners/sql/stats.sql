@@ -107,10 +107,9 @@ where tenant_id = $1 and bucket >= $2 and bucket < $3
   and marked_impressions = 0 and marked_clicks = 0 and marked_views = 0
 
 -- name: series
--- An hour that the clock repeats is two hours.
 select case $4::text
            when 'day' then date_trunc('day', bucket, $5::text)
-           when 'hour' then bucket - extract(minute from bucket at time zone $5::text) * interval '1 minute'
+           when 'hour' then date_trunc('hour', bucket, $5::text)
            when 'bucket' then bucket
        end as at,
        case when $6 then banner_id end as banner_id,
