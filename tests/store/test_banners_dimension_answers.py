@@ -17,7 +17,7 @@ from handbill.banners.event_stats import EventStats
 from handbill.banners.stats import as_csv
 from handbill.banners.stats_model import MissingEvents, StatsQuery, StatsRow
 from handbill.banners.suspicion import Suspected, counted
-from handbill.banners.uniques import Unidentified
+from handbill.banners.uniques import Unidentified, Uniques
 from handbill.events.forgetting import Forgetting
 from handbill.events.model import CapturedEvent, Click, Event, Impression
 from handbill.infra.clickhouse import ClickHouse
@@ -91,6 +91,11 @@ async def test_questions_about_events_take_the_slots_of_insights(
     with pytest.raises(Invalid) as heavy:
         await stats.read(tenant, StatsQuery(today - 4 * DAY, today + DAY, by=("variant",)))
     assert heavy.value.code == "INSIGHT_TOO_HEAVY"
+    stats._uniques = Uniques(EventStoreReader(clickhouse, Bounds(rows_read=1)))
+    people = (await stats.read(tenant, StatsQuery(today - 4 * DAY, today + DAY, uniques=True))).uniques
+    assert people is not None
+    assert (people.impressions, people.unidentified) == (None, None)
+    assert "too much" in (people.note or "")
 
 
 async def test_more_rows_than_may_be_answered_are_refused(
@@ -204,8 +209,11 @@ async def test_what_the_event_store_has_lost_is_told_by_day(house: Loop, clickho
     assert answer.missing == [MissingEvents(day, 2)]
     assert answer.complete_from == day + DAY
     assert {row.variant: row.impressions for row in answer.rows} == {"a": 3, "b": 3, None: 1}
+    *_, last = as_csv(answer).decode().splitlines()
+    assert last == f"# 2 events of days before {day + DAY} are not in the event store and not here."
     narrow = msgspec.structs.replace(query, banners=(numbers["banner"][second],))
-    assert (await house.banners.stats.read(tenant, narrow)).missing == []
+    answer = await house.banners.stats.read(tenant, narrow)
+    assert (answer.missing, len(as_csv(answer).decode().splitlines())) == ([], 2)
 
 
 async def test_an_answer_from_events_is_as_fresh_as_their_export(

@@ -8,6 +8,7 @@ from datetime import UTC, date, datetime, timedelta
 from itertools import combinations
 from random import Random
 from typing import Any
+from uuid import uuid4
 from zoneinfo import ZoneInfo
 
 import msgspec
@@ -20,6 +21,7 @@ from handbill.infra.clickhouse import ClickHouse
 from handbill.infra.postgres import Database
 from handbill.infra.redis import Redis
 from handbill.kit.clock import to_ms
+from tests.conftest import MakeTenant
 from tests.kit.banner_stats import (
     DAY,
     DIMENSIONS,
@@ -43,11 +45,16 @@ async def house(database: Database, redis: Redis, clickhouse: ClickHouse) -> Asy
         yield made
 
 
-async def test_every_combination_equals_the_counters_and_a_plain_count(house: Loop, tenant: int) -> None:
+async def test_every_combination_equals_the_counters_and_a_plain_count(
+    house: Loop, tenant: int, make_tenant: MakeTenant
+) -> None:
     rng = Random(tenant)
     numbers = await shop(house, tenant)
     events = random_events(rng, tenant, numbers, house.clock.now_ms(), 300)
     await count(house, [*events, *rng.sample(events, 60)])
+    await count(
+        house, random_events(rng, await make_tenant(), numbers, house.clock.now_ms(), 50)
+    )  # of the same numbers
     zone = ZoneInfo(rng.choice(ZONES))
     today = house.clock.now().astimezone(zone).date()
     numbered = DIMENSIONS[:3]
@@ -120,6 +127,10 @@ async def test_filters_compare_in_one_spelling(house: Loop, tenant: int) -> None
             assert cells_of(answer, query.by) == plain(events, query, ZoneInfo("UTC"), numbers), names
     nothing = await house.banners.stats.read(tenant, StatsQuery(today - DAY, today + DAY, variants=("none",)))
     assert (nothing.rows, nothing.source, nothing.totals.ctr_low) == ([], "events", None)
+    unknown = await house.banners.stats.read(
+        tenant, StatsQuery(today - DAY, today + DAY, by=("page",), banners=(uuid4(),))
+    )
+    assert (unknown.rows, unknown.missing) == ([], [])
     narrow = StatsQuery(today - 4 * DAY, today + DAY, variants=("a",), uniques=True)
     people = (await house.banners.stats.read(tenant, narrow)).uniques
     assert people is not None

@@ -188,13 +188,21 @@ def totals(rows: Sequence[StatsRow]) -> StatsRow:
 
 
 def as_csv(answer: StatsAnswer) -> bytes:
-    """The rows as CSV; a text that a spreadsheet would take for a formula gets an apostrophe in front."""
+    """The rows as CSV; a text that a spreadsheet would take for a formula gets an apostrophe in front.
+
+    A last line that starts with # says which days lack events, if any do.
+    """
     out = io.StringIO(newline="")
     writer = csv.writer(out)
     names = [field.name for field in msgspec.structs.fields(StatsRow)]
     writer.writerow(names)
     for row in answer.rows:
         writer.writerow([_cell(getattr(row, name)) for name in names])
+    if answer.complete_from is not None:
+        lost = sum(gap.events for gap in answer.missing if gap.day < answer.complete_from)
+        writer.writerow(
+            [f"# {lost} events of days before {answer.complete_from} are not in the event store and not here."]
+        )
     return out.getvalue().encode("utf-8", "replace")
 
 
