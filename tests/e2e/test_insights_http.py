@@ -305,3 +305,41 @@ async def test_from_a_clients_call_to_a_persons_page(
             return (await explained("m-1"))["person_id"] == str(person_id(tenant, "ada"))
 
         await eventually(moved)  # and by the overrides in the event store
+
+
+async def test_banner_statistics_by_what_only_events_say(desk: Desk, clickhouse: ClickHouse, tenant: int) -> None:
+    columns = (*COLUMNS, "url", "country", "device_type", "source", "banner_id")
+    rows = [
+        (
+            tenant, DAY, DAY, "$banner_impression", f"b-{n}", key("impression", f"b-{n}"), "u", person_id(tenant, "u"),
+            json.dumps({"variant": "ab"[n % 2]}), "=https://shop.example/?n=1", "FR", "Mobile", "banners", 1,
+        )
+        for n in range(5)
+    ]  # fmt: skip
+    await clickhouse.insert("events", columns, rows, token=f"stats-{tenant}")
+    api, mine = desk.api, await desk.key(tenant, "stats:read")
+    path, days = "/admin/stats/banners", "from=2026-07-01&to=2026-07-02&zone=UTC&interval=total"
+    reply = await api("GET", f"{path}?{days}&by=variant&by=page&country=fr&device=MOBILE", key=mine)
+    answer = reply.json()
+    assert [(row["variant"], row["page"], row["impressions"]) for row in answer["rows"]] == [
+        ("a", "=https://shop.example/", 3), ("b", "=https://shop.example/", 2),
+    ]  # fmt: skip
+    assert (answer["source"], answer["missing"], answer["complete_from"]) == ("events", [], None)
+    assert (answer["totals"]["ctr_low"], answer["totals"]["ctr_high"]) == (0.0, 0.434482)
+    table = (await api("GET", f"{path}/csv?{days}&by=page&variant=a&variant=b", key=mine)).body.decode()
+    assert [row["page"] for row in csv.DictReader(io.StringIO(table))] == ["'=https://shop.example/"]
+
+    every = "&".join(f"by={name}" for name in ("banner", "placement", "campaign", "variant", "country", "device"))
+    assert (await api("GET", f"{path}?{days}&{every}&by=page", key=mine)).status == 200
+    for wrong, field in (
+        (f"{every}&by=page&by=page", "by"), ("by=colour", "by"), ("variant=", "variant"), ("page=%23x", "page"),
+        ("&".join(f"country=c{n}" for n in range(51)), "country"),
+    ):  # fmt: skip
+        problem = (await api("GET", f"{path}?{days}&{wrong}", key=mine)).problem(400, "INVALID")
+        assert {fault["field"].partition("[")[0] for fault in problem["faults"]} == {field}, problem
+
+    desk.net.down()
+    refused = await api("GET", f"{path}?{days}&by=variant", key=mine)
+    refused.problem(503, "STATS_EVENTS_AWAY")
+    assert int(refused.headers["retry-after"]) >= 1
+    assert (await api("GET", f"{path}?{days}&by=banner", key=mine)).json()["source"] == "counters"

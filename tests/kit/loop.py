@@ -33,6 +33,7 @@ from handbill.infra.journal.streams import StreamsJournal
 from handbill.infra.postgres import Database
 from handbill.infra.redis import Keys, Redis
 from handbill.infra.sqlfiles import Sql
+from handbill.insights.service import EventStoreReader
 from handbill.jobs.service import Outbox
 from handbill.kit.clock import Clock, SystemClock
 from handbill.people.keeper import Keeper
@@ -192,7 +193,7 @@ class AllCounted(StoredEvents):
 @asynccontextmanager
 async def loop(
     database: Database, redis: Redis, *, main: int = 2, clock: Clock | None = None, lanes: OwnLanes | None = None,
-    edge: EdgePolicy | None = None, keys: Keys | None = None,
+    edge: EdgePolicy | None = None, keys: Keys | None = None, event_store: EventStoreReader | None = None,
 ) -> AsyncIterator[Loop]:  # fmt: skip
     clock = clock or SystemClock()
     keys = keys or Keys(f"t{uuid.uuid4().hex[:8]}")
@@ -204,7 +205,9 @@ async def loop(
     front = Edge(journal, lanes, database, clock, edge)
     events = EventsService(database, front, audit=tenants.audit, outbox=Outbox(redis), stored=AllCounted())
     segments = SegmentsService(database, redis, tenants, clock, keys=keys)
-    banners = BannersService(database, redis, tenants, catalogue, events, caps, clock, keys=keys, segments=segments)
+    banners = BannersService(
+        database, redis, tenants, catalogue, events, caps, clock, keys=keys, segments=segments, event_store=event_store
+    )
     people = PeopleService(database, redis, tenants.audit, clock, followers=[caps.regrouped], keys=keys)
     caps.follow(people.groups)
     await journal.start()

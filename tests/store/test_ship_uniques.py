@@ -12,6 +12,7 @@ from handbill.infra.clickhouse import ClickHouse
 from handbill.infra.migrations import migrate_clickhouse
 from handbill.infra.postgres import Database
 from handbill.infra.redis import Redis
+from handbill.insights.store import Bounds, EventStoreReader
 from handbill.kit.clock import from_ms
 from handbill.people.model import person_id
 from handbill.people.overrides import COLUMNS, TABLE
@@ -28,7 +29,7 @@ async def test_people_are_counted_once_whatever_they_are_called(
 ) -> None:
     tenant, other = await make_tenant(), await make_tenant()
     await migrate_clickhouse(clickhouse)
-    async with loop(database, redis, main=1) as house:
+    async with loop(database, redis, main=1, event_store=EventStoreReader(clickhouse, Bounds())) as house:
         shop, next_door = await house.shop(tenant), await house.shop(other)
         now = house.clock.now_ms()
         one, two = shop.banners[:2]
@@ -49,7 +50,6 @@ async def test_people_are_counted_once_whatever_they_are_called(
         await house.drained()
         await shipped(house)
         stats = house.banners.stats
-        stats._uniques = Uniques(clickhouse)
         today = datetime.fromtimestamp(now / 1000, UTC).date()
         query = StatsQuery(today - timedelta(days=1), today + timedelta(days=1), "total", uniques=True)
         found = (await stats.read(tenant, query)).uniques
@@ -74,7 +74,7 @@ async def test_people_are_counted_once_whatever_they_are_called(
 
         nobody = hasty(engines, "http://127.0.0.1:9")
         await nobody.start()
-        stats._uniques = Uniques(nobody)
+        stats._uniques = Uniques(EventStoreReader(nobody, Bounds()))
         answer = await stats.read(tenant, query)
         await nobody.stop()
         assert answer.uniques is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -15,7 +16,15 @@ from hypothesis import strategies as st
 from handbill.events import enrich, shipping_rows
 from handbill.events.history import expired
 from handbill.events.model import CapturedEvent, Click, Impression, Row, View, decode, encode, key
-from handbill.events.shipping_rows import CLASSES, COLUMNS, Number, RowMaker, inserts, retention_class
+from handbill.events.shipping_rows import (
+    CLASSES,
+    COLUMNS,
+    Number,
+    RowMaker,
+    inserts,
+    retention_class,
+    without_names,
+)  # fmt: skip
 from handbill.kit.agents import agent_of
 from tests.kit.shipping import AGENTS, no_public_ids
 
@@ -174,3 +183,20 @@ async def test_a_banner_event_says_what_it_was_about_by_public_ids() -> None:
     assert asked == [{*banners, (7, "placement", 4), (7, "campaign", 5), (7, "campaign", 99)}]
     await maker.records([rows[3]], {}, {})
     assert len(asked) == 1
+
+
+def test_a_nameless_row_still_says_what_it_was_about_and_whether_it_counts() -> None:
+    maker = RowMaker(lambda tenant, name: SOMEBODY, lambda address: None, no_public_ids)
+    about: dict[str, Any] = {"user": "zoe", "session": "s", "device": "mobile", "country": "FR", "page": "/zoe"}
+    events = [
+        Impression(7, "i", 1, 2, 3, **about, variant="b", referrer="/from-zoe"),
+        Click(7, "c", 1, 2, 3, **about, variant="b", destination="/to-zoe"),
+        View(7, "v", 1, 2, 3, **about, variant="b", device_id="zoes", duration_ms=5, dismissed=True),
+    ]
+    for event, said in zip(events, ({}, {}, {"duration_ms": 5, "dismissed": True, "counted": True}), strict=True):
+        row = without_names(Row(0, key(event.kind, event.id), event, b""), SOMEBODY)
+        numbers = {(7, "banner", 3): "banner"}
+        record: Any = dict(zip(COLUMNS, maker.record(row, {}, 0, numbers), strict=True))
+        assert json.loads(record["properties"]) == {"banner_id": "banner", "variant": "b", **said}
+        assert (record["country"], record["device_type"], record["url"]) == ("FR", "Mobile", "")
+        assert "zoe" not in str(record)

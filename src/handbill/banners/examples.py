@@ -99,15 +99,33 @@ _FIGURES: dict[str, Any] = {
     "banner_id": None,
     "placement_id": None,
     "campaign_id": None,
+    "ctr_low": 0.021747,
+    "ctr_high": 0.041252,
+    "variant": None,
+    "country": None,
+    "device": None,
+    "page": None,
+    "banner_name": None,
+    "placement_name": None,
+    "campaign_name": None,
 }
 STATS: dict[str, Any] = {
-    "rows": [{"at": "2026-06-19T00:00:00Z", **_FIGURES}],
+    "rows": [{"at": "2026-06-19T00:00:00Z", **_FIGURES, "variant": "b"}],
     "totals": {"at": None, **_FIGURES},
     "zone": "UTC",
     "fresh_at": "2026-06-19T12:00:00Z",
     "days": [],
     "suspected": [{"reason": "too_fast", "kind": "click", "events": 2}],
-    "uniques": {"impressions": 640, "clicks": 31, "views": 420, "note": None},
+    "uniques": {
+        "impressions": 640,
+        "clicks": 31,
+        "views": 420,
+        "note": None,
+        "unidentified": {"impressions": 80, "clicks": 2, "views": 0},
+    },
+    "source": "events",
+    "complete_from": "2026-06-19",
+    "missing": [{"day": "2026-06-18", "events": 5}],
 }
 
 

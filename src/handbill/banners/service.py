@@ -19,14 +19,13 @@ from handbill.banners.stats import Stats, StatsAnswer, StatsQuery
 from handbill.banners.tally import FIGURES
 from handbill.banners.throttle import Throttle, ThrottlePolicy
 from handbill.banners.tracking import Tracking
-from handbill.banners.uniques import Uniques
 from handbill.banners.views import Views
 from handbill.caps.service import CapsService
 from handbill.events.service import EventsService
-from handbill.infra.clickhouse import ClickHouse
 from handbill.infra.postgres import Database
 from handbill.infra.redis import Keys, Redis
 from handbill.infra.state import StateTable
+from handbill.insights.service import EventStoreReader
 from handbill.kit.clock import Clock
 from handbill.kit.fast import FastRoute
 from handbill.kit.ids import Ids
@@ -68,7 +67,7 @@ class BannersService:
         show: ShowPolicy | None = None,
         keys: Keys | None = None,
         segments: SegmentsService | None = None,
-        clickhouse: ClickHouse | None = None,
+        event_store: EventStoreReader | None = None,
     ) -> None:
         ids = Ids(clock)
         self.catalogue = catalogue
@@ -79,11 +78,10 @@ class BannersService:
         known = segments.known if segments is not None else None
         self.schedule = Schedule(database, redis, catalogue)
         self.rollup = Rollup(database, clock, ids)
-        self.stats = Stats(database, tenants.directory, clock, Uniques(clickhouse) if clickhouse is not None else None)
+        self.stats = Stats(database, tenants.directory, clock, events, event_store)
         self.retention = Retention(database, clock, days=retention_days, archive=caps.archive_month)
         self.erasure = Erasure(database)
         self.importer = Importer(catalogue, events, clock)
-        self._events = events
         keys = keys or Keys()
         guard = Throttle(redis, keys, clock, throttle)
         self.backfill = Backfill(database, catalogue, caps, clock)
@@ -109,7 +107,7 @@ class BannersService:
         await self.show.stop()
 
     async def read_stats(self, tenant_id: int, query: StatsQuery) -> StatsAnswer:
-        return await self.stats.read(tenant_id, query, self._events.lag_seconds_of(tenant_id))
+        return await self.stats.read(tenant_id, query)
 
     def fast_routes(self) -> list[FastRoute]:
         return [*self.serving.routes(), *self._views.routes(), *self._tracking.routes()]

@@ -18,7 +18,7 @@ _COMMON = (
     "tenant_id", "event_key", "correlation_id", "banner_id", "placement_id", "campaign_id", "session_id", "user_id",
     "device_type", "country_code", "page_url", "occurred_at", "received_at", "lane", "marks",
 )  # fmt: skip
-_IMPRESSIONS = (*_COMMON, "referrer_url")
+_IMPRESSIONS = (*_COMMON, "referrer_url", "variant")
 _CLICKS = (*_COMMON, "destination_url", "variant")
 _DAY_MS = 86_400_000
 _KNOWN_S = 60.0
@@ -55,7 +55,7 @@ class BannerSink:
         for row in rows:
             event = row.event
             if type(event) is Impression:
-                impressions.append((*_common(row, event, lane), event.referrer))
+                impressions.append((*_common(row, event, lane), event.referrer, event.variant))
             elif type(event) is Click:
                 clicks.append((*_common(row, event, lane), event.destination, event.variant))
             if type(event) is not CapturedEvent:

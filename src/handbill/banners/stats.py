@@ -1,122 +1,165 @@
-"""Reading the stats: any range, any zone, by banner, placement and campaign; sums of the live rows."""
+"""Reading the stats: any range, any zone, by any dimension; from the counters, or from the events themselves."""
 
 from __future__ import annotations
 
 import csv
 import io
 import zoneinfo
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
-from typing import Any, Literal
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import msgspec
 
+from handbill.banners.ctr import ctr, wilson
+from handbill.banners.dimensions import page_form
+from handbill.banners.event_filters import Chosen, spelled
+from handbill.banners.event_stats import EventStats, complete_from, missing
+from handbill.banners.stats_model import (
+    LONGEST_PAGE,
+    MOST_DAYS,
+    MOST_ROWS,
+    MOST_VALUES,
+    VALUE_LENGTH,
+    DayState,
+    Dimension,
+    Interval,
+    MissingEvents,
+    Source,
+    StatsAnswer,
+    StatsQuery,
+    StatsRow,
+)
 from handbill.banners.suspicion import Suspected, counted
 from handbill.banners.tally import FIGURES
 from handbill.banners.uniques import AWAY, UniquePeople, Uniques
+from handbill.events.service import EventsService
 from handbill.infra import sqlfiles
-from handbill.infra.postgres import Database, Tx
+from handbill.infra.postgres import Database, PostgresStopped, Tx
+from handbill.insights.service import EventStoreReader
+from handbill.kit.cells import harmless
 from handbill.kit.clock import Clock
 from handbill.kit.errors import Fault, Invalid
 from handbill.kit.zones import find_zone
 from handbill.tenants.service import Directory
 
+__all__ = ["Dimension", "Interval", "Source", "Stats", "StatsAnswer", "StatsQuery", "StatsRow", "as_csv", "totals"]
+
 S = sqlfiles.load("handbill.banners")
-MOST_ROWS = 10_000
-MOST_DAYS = 800
-Interval = Literal["bucket", "hour", "day", "total"]
-Dimension = Literal["banner", "placement", "campaign"]
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_NUMBERED = ("banner", "placement", "campaign")
+
+Named = Mapping[tuple[str, int], tuple[UUID, str]]
+"""Public id and name by kind and number."""
 
 
-class StatsQuery(msgspec.Struct, frozen=True):
-    """`start` and `end` are days in the zone, half-open. Without a zone: the tenant's own."""
+class Found(NamedTuple):
+    """What a source answers."""
 
-    start: date
-    end: date
-    interval: Interval = "day"
-    by: tuple[Dimension, ...] = ()
-    banners: tuple[UUID, ...] = ()
-    placements: tuple[UUID, ...] = ()
-    campaigns: tuple[UUID, ...] = ()
-    zone: str | None = None
-    uniques: bool = False
-
-
-class StatsRow(msgspec.Struct, frozen=True):
-    """Counts of one point. Marked ones (bots) are kept apart. `ctr` is clicks by impressions, none without any."""
-
-    at: datetime | None
-    impressions: int
-    clicks: int
-    views: int
-    dismissals: int
-    marked_impressions: int
-    marked_clicks: int
-    marked_views: int
-    ctr: float | None
-    banner_id: UUID | None = None
-    placement_id: UUID | None = None
-    campaign_id: UUID | None = None
-
-
-class DayState(msgspec.Struct, frozen=True):
-    """How sure a UTC day is: rolled up when, touched by late events since when, raw rows gone since when."""
-
-    day: date
-    rolled_at: datetime | None
-    dirty_since: datetime | None
-    combinations: int | None
-    raw_gone_at: datetime | None
-
-
-class StatsAnswer(msgspec.Struct, frozen=True):
-    """The rows, their sum, and how fresh they are: events accepted later than `fresh_at` may still be missing.
-
-    `suspected` events are in the counts; they were marked when their day was rolled up. `uniques` where asked for.
-    """
-
-    rows: list[StatsRow]
-    totals: StatsRow
-    zone: str
+    rows: list[dict[str, Any]]
     fresh_at: datetime
-    days: list[DayState]
-    suspected: list[Suspected] = []
-    uniques: UniquePeople | None = None
+    gaps: Sequence[MissingEvents] = ()
+
+
+class Asked(NamedTuple):
+    """A question with everything looked up: whose, between which moments, in which zone, and about what."""
+
+    tenant: int
+    query: StatsQuery
+    by: tuple[Dimension, ...]
+    zone: zoneinfo.ZoneInfo
+    start: datetime
+    end: datetime
+    chosen: Chosen
 
 
 class Stats:
-    def __init__(self, database: Database, directory: Directory, clock: Clock, uniques: Uniques | None = None) -> None:
+    """Without an event store, questions by variant, country, device and page are refused as while it is away."""
+
+    def __init__(
+        self,
+        database: Database,
+        directory: Directory,
+        clock: Clock,
+        events: EventsService,
+        event_store: EventStoreReader | None,
+    ) -> None:
         self._database = database
-        self._uniques = uniques
+        self._events = events
+        self._uniques = Uniques(event_store) if event_store is not None else None
+        self._event_stats = EventStats(event_store)
         self._directory = directory
         self._clock = clock
 
-    async def read(self, tenant: int, query: StatsQuery, lag_seconds: float = 0.0) -> StatsAnswer:
+    async def read(self, tenant: int, query: StatsQuery) -> StatsAnswer:
         _check(query)
         zone = await self._zone(tenant, query)
-        start, end = _midnight(query.start, zone), _midnight(query.end, zone)
         async with self._database.tenant(tenant) as tx:
-            chosen = await self._numbers(tx, tenant, query)
-            rows = await tx.fetch(
-                S.series, tenant, start, end, query.interval, str(zone), "banner" in query.by, "placement" in query.by,
-                "campaign" in query.by, *chosen, MOST_ROWS + 1,
-            )  # fmt: skip
-            if len(rows) > MOST_ROWS:
-                raise Invalid(
-                    f"More than {MOST_ROWS} rows; ask for a shorter range, a coarser interval or fewer dimensions.",
-                    code="TOO_MANY_ROWS",
-                )
-            names = await self._publics(tx, tenant, rows)
-            doubtful = await counted(tx, tenant, start, end, chosen[0])
-            states = await tx.fetch(S.days_state, tenant, start.date(), end.date() + timedelta(days=1))
-        points = [_row(row, names) for row in rows]
+            chosen = await self._chosen(tx, tenant, query)
+        asked = Asked(
+            tenant, query, tuple(dict.fromkeys(query.by)), zone,
+            _midnight(query.start, zone), _midnight(query.end, zone), chosen,
+        )  # fmt: skip
+        source = query.source
+        found = await (self._from_counters(asked) if source == "counters" else self._from_events(asked))
+        if len(found.rows) > MOST_ROWS:
+            raise Invalid(
+                f"More than {MOST_ROWS} rows; ask for a shorter range, a coarser interval or fewer dimensions.",
+                code="TOO_MANY_ROWS",
+            )
+        async with self._database.tenant(tenant) as tx:
+            names = await self._names(tx, tenant, found.rows)
+            states = await tx.fetch(S.days_state, tenant, asked.start.date(), asked.end.date() + timedelta(days=1))
+        points = [_row(row, names) for row in found.rows]
         days = [DayState(**dict(state)) for state in states]
-        fresh = self._clock.now() - timedelta(seconds=lag_seconds)
-        people = None
-        if query.uniques:
-            people = await self._uniques.read(tenant, start, end, chosen) if self._uniques else UniquePeople(note=AWAY)
-        return StatsAnswer(points, totals(points), str(zone), fresh, days, doubtful, people)
+        return StatsAnswer(
+            points, totals(points), str(zone), found.fresh_at, days, await self._suspected(asked),
+            await self._people(asked), source, complete_from(found.gaps, found.fresh_at), list(found.gaps),
+        )  # fmt: skip
+
+    async def _from_counters(self, asked: Asked) -> Found:
+        by, query = asked.by, asked.query
+        async with self._database.tenant(asked.tenant) as tx:
+            rows = await tx.fetch(
+                S.series, asked.tenant, asked.start, asked.end, query.interval, str(asked.zone),
+                *(name in by for name in _NUMBERED), *asked.chosen.numbers, MOST_ROWS + 1,
+            )  # fmt: skip
+        lag = timedelta(seconds=self._events.lag_seconds_of(asked.tenant))
+        found = [dict(row) for row in rows]
+        for row in found:
+            if query.interval == "day":  # midnight may come twice, and then the earlier one is it
+                row["at"] = _midnight(row["at"].astimezone(asked.zone).date(), asked.zone)
+        return Found(found, self._clock.now() - lag)
+
+    async def _from_events(self, asked: Asked) -> Found:
+        now = self._clock.now()
+        fresh_at = now - timedelta(seconds=await self._events.export_lag_seconds_of(asked.tenant))
+        query = asked.query
+        read = await self._event_stats.read(
+            asked.tenant, (asked.start, asked.end), str(asked.zone), query.interval, asked.by, asked.chosen
+        )
+        async with self._database.tenant(asked.tenant) as tx:  # asked second: what came in between counts as missing
+            days = await tx.fetch(S.counted_by_day, asked.tenant, asked.start, asked.end, *asked.chosen.numbers)
+        counts = {row["day"]: (row["impressions"], row["clicks"], row["views"]) for row in days}
+        return Found([_of_events(row, asked) for row in read.rows], fresh_at, missing(counts, read.days))
+
+    async def _suspected(self, asked: Asked) -> list[Suspected] | None:
+        """In a transaction of its own: a statement that reaches its time limit ends it."""
+        try:
+            async with self._database.tenant(asked.tenant) as tx:
+                return await counted(tx, asked.tenant, asked.start, asked.end, asked.chosen)
+        except PostgresStopped as error:
+            if not error.is_time_limit:
+                raise
+            return None
+
+    async def _people(self, asked: Asked) -> UniquePeople | None:
+        if not asked.query.uniques:
+            return None
+        if self._uniques is None:
+            return UniquePeople(note=AWAY)
+        return await self._uniques.read(asked.tenant, asked.start, asked.end, asked.chosen)
 
     async def _zone(self, tenant: int, query: StatsQuery) -> zoneinfo.ZoneInfo:
         name = query.zone or (await self._directory.profile(tenant)).tenant.time_zone
@@ -125,55 +168,76 @@ class Stats:
             raise Invalid("`zone` is no time zone.", faults=[Fault("zone", "must be a name such as Europe/Paris")])
         return zone
 
-    async def _numbers(self, tx: Tx, tenant: int, query: StatsQuery) -> list[list[int] | None]:
+    async def _chosen(self, tx: Tx, tenant: int, query: StatsQuery) -> Chosen:
         """Our numbers for the public ids asked for; an unknown one matches nothing."""
-        wanted = {"banner": query.banners, "placement": query.placements, "campaign": query.campaigns}
+        wanted = dict(zip(_NUMBERED, (query.banners, query.placements, query.campaigns), strict=True))
         rows = await tx.fetch(S.ids_of, tenant, *(list(ids) for ids in wanted.values()))
-        return [[row["id"] for row in rows if row["kind"] == kind] if ids else None for kind, ids in wanted.items()]
+        numbers = [[row["id"] for row in rows if row["kind"] == kind] if ids else None for kind, ids in wanted.items()]
+        return spelled(numbers, query.variants, query.countries, query.devices, query.pages)
 
-    async def _publics(self, tx: Tx, tenant: int, rows: Sequence[Any]) -> dict[tuple[str, int], UUID]:
-        columns = ("banner_id", "placement_id", "campaign_id")
-        ids = [sorted({row[name] for row in rows if row[name] is not None}) for name in columns]
+    async def _names(self, tx: Tx, tenant: int, rows: Sequence[Mapping[str, Any]]) -> Named:
+        ids = [sorted({number for row in rows if (number := row.get(f"{kind}_id")) is not None}) for kind in _NUMBERED]
         found = await tx.fetch(S.public_ids, tenant, *ids)
-        return {(row["kind"], row["id"]): row["public_id"] for row in found}
+        return {(row["kind"], row["id"]): (row["public_id"], row["name"]) for row in found}
 
 
 def totals(rows: Sequence[StatsRow]) -> StatsRow:
     """The sum of all rows; its ratio is of the sums, not a mean of ratios."""
-    sums = [sum(getattr(row, name) for row in rows) for name in FIGURES]
-    return StatsRow(at=None, ctr=ctr(sums[0], sums[1]), **dict(zip(FIGURES, sums, strict=True)))
-
-
-def ctr(impressions: int, clicks: int) -> float | None:
-    return round(clicks / impressions, 6) if impressions else None
+    sums = {name: sum(getattr(row, name) for row in rows) for name in FIGURES}
+    return _with_ratio(None, sums, {})
 
 
 def as_csv(answer: StatsAnswer) -> bytes:
-    """The rows as CSV: numbers, times and ids only, so nothing a spreadsheet would take for a formula."""
+    """The rows as CSV; a text that a spreadsheet would take for a formula gets an apostrophe in front.
+
+    A last line that starts with # says which days lack events, if any do.
+    """
     out = io.StringIO(newline="")
     writer = csv.writer(out)
     names = [field.name for field in msgspec.structs.fields(StatsRow)]
     writer.writerow(names)
     for row in answer.rows:
         writer.writerow([_cell(getattr(row, name)) for name in names])
-    return out.getvalue().encode()
+    if answer.complete_from is not None:
+        lost = sum(gap.events for gap in answer.missing if gap.day < answer.complete_from)
+        writer.writerow(
+            [f"# {lost} events of days before {answer.complete_from} are not in the event store and not here."]
+        )
+    return out.getvalue().encode("utf-8", "replace")
 
 
 def _cell(value: object) -> str:
     if value is None:
         return ""
+    if isinstance(value, str):
+        return harmless(value.replace("\0", "\N{REPLACEMENT CHARACTER}"))
     return value.isoformat() if isinstance(value, datetime) else str(value)
 
 
-def _row(row: Any, names: dict[tuple[str, int], UUID]) -> StatsRow:
-    return StatsRow(
-        at=row["at"],
-        ctr=ctr(row["impressions"], row["clicks"]),
-        banner_id=names.get(("banner", row["banner_id"])),
-        placement_id=names.get(("placement", row["placement_id"])),
-        campaign_id=names.get(("campaign", row["campaign_id"])),
-        **{name: row[name] for name in FIGURES},
-    )
+def _of_events(row: dict[str, Any], asked: Asked) -> dict[str, Any]:
+    """A row of the event store as one of the counters would look, with the dimensions that only events have."""
+    cut, interval = int(row["cut"]), asked.query.interval
+    at: datetime | None = None
+    if interval == "day":
+        at = _midnight((_EPOCH + timedelta(days=cut)).date(), asked.zone)
+    elif interval != "total":
+        at = _EPOCH + timedelta(milliseconds=cut)
+    dimensions = {f"{name}_id" if name in _NUMBERED else name: row[name] or None for name in asked.by}
+    return {"at": at, **dimensions, **{name: int(row[name]) for name in FIGURES}}
+
+
+def _row(row: Mapping[str, Any], names: Named) -> StatsRow:
+    said: dict[str, Any] = {name: row.get(name) for name in ("variant", "country", "device", "page")}
+    for kind in _NUMBERED:
+        public_id, name = names.get((kind, row.get(f"{kind}_id") or 0), (None, None))
+        said |= {f"{kind}_id": public_id, f"{kind}_name": name}
+    return _with_ratio(row["at"], {name: row[name] for name in FIGURES}, said)
+
+
+def _with_ratio(at: datetime | None, figures: dict[str, Any], said: dict[str, Any]) -> StatsRow:
+    impressions, clicks = figures["impressions"], figures["clicks"]
+    low, high = wilson(impressions, clicks)
+    return StatsRow(at=at, ctr=ctr(impressions, clicks), ctr_low=low, ctr_high=high, **figures, **said)
 
 
 def _check(query: StatsQuery) -> None:
@@ -184,6 +248,22 @@ def _check(query: StatsQuery) -> None:
         )
     if query.start.year < 1970 or query.end.year > 9998:  # a zone would carry them past the calendar's ends
         raise Invalid("There is nothing there.", faults=[Fault("from", "must be between 1970 and 9998")])
+    faults = [
+        *_value_faults("variant", query.variants, VALUE_LENGTH),
+        *_value_faults("country", query.countries, VALUE_LENGTH),
+        *_value_faults("device", query.devices, VALUE_LENGTH),
+        *_value_faults("page", query.pages, LONGEST_PAGE),
+    ]
+    faults += [Fault("page", "is nothing but a query or a fragment") for page in query.pages if not page_form(page)]
+    if faults:
+        raise Invalid("A filter is not valid.", faults=faults)
+
+
+def _value_faults(name: str, values: Sequence[str], longest: int) -> Iterable[Fault]:
+    if len(values) > MOST_VALUES:
+        yield Fault(name, f"may be given {MOST_VALUES} times at most")
+    if any(not 1 <= len(value) <= longest or "\0" in value for value in values):
+        yield Fault(name, f"must have 1 to {longest} characters, none of them NUL")
 
 
 def _midnight(day: date, zone: zoneinfo.ZoneInfo) -> datetime:

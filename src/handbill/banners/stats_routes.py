@@ -9,10 +9,20 @@ from uuid import UUID
 from litestar import Controller, Response, get, post
 from litestar.di import NamedDependency
 from litestar.params import FromQuery, QueryParameter, SkipValidation
+from msgspec import Meta
 
 from handbill.banners import examples
 from handbill.banners.service import BannersService
-from handbill.banners.stats import Dimension, Interval, StatsAnswer, StatsQuery, as_csv
+from handbill.banners.stats import as_csv
+from handbill.banners.stats_model import (
+    LONGEST_PAGE,
+    MOST_VALUES,
+    VALUE_LENGTH,
+    Dimension,
+    Interval,
+    StatsAnswer,
+    StatsQuery,
+)
 from handbill.kit.errors import Fault, Invalid
 from handbill.kit.moments import MAX_DAY, MIN_DAY
 from handbill.tenants.model import Principal
@@ -22,13 +32,22 @@ Who = NamedDependency[SkipValidation[Principal]]
 From = Annotated[date, QueryParameter(name="from", description="The first day, in the zone.")]
 To = Annotated[date, QueryParameter(name="to", description="The day after the last one.")]
 Ids = Annotated[list[UUID] | None, QueryParameter(max_items=200)]
-By = Annotated[list[Dimension] | None, QueryParameter(name="by", max_items=3, description="One row for each of these.")]
+By = Annotated[list[Dimension] | None, QueryParameter(name="by", max_items=7, description="One row for each of these.")]
+Text = Annotated[str, Meta(min_length=1, max_length=VALUE_LENGTH)]
+Texts = Annotated[
+    list[Text] | None, QueryParameter(max_items=MOST_VALUES, description="Only events that say one of these.")
+]
+Pages = Annotated[
+    list[Annotated[str, Meta(min_length=1, max_length=LONGEST_PAGE)]] | None,
+    QueryParameter(max_items=MOST_VALUES, description="Only events of these pages, without query and fragment."),
+]
 Zone = Annotated[str | None, QueryParameter(max_length=64, description="Whose days; the tenant's own if not given.")]
 People = Annotated[bool, QueryParameter(description="Also count different people, by person, over the whole range.")]
 
 _CSV = (
     "at,impressions,clicks,views,dismissals,marked_impressions,marked_clicks,marked_views,ctr,banner_id,placement_id,"
-    "campaign_id\r\n2026-03-01T00:00:00+00:00,1200,36,800,40,12,1,0,0.03,,,\r\n"
+    "campaign_id,ctr_low,ctr_high,variant,country,device,page,banner_name,placement_name,campaign_name\r\n"
+    "2026-03-01T00:00:00+00:00,1200,36,800,40,12,1,0,0.03,,,,0.021747,0.041252,b,,,,,,\r\n"
 )
 
 
@@ -48,11 +67,19 @@ class StatsRoutes(Controller):
         banner_id: Ids = None,
         placement_id: Ids = None,
         campaign_id: Ids = None,
+        variant: Texts = None,
+        country: Texts = None,
+        device: Texts = None,
+        page: Pages = None,
         zone: Zone = None,
         uniques: People = False,
     ) -> StatsAnswer:
-        """Impressions, clicks, views and dismissals over time, by any dimension, with their sum and their freshness."""
-        query = _query(start, end, interval, by, (banner_id, placement_id, campaign_id), zone, uniques)
+        """Impressions, clicks, views and dismissals over time, by any dimension, with their sum and their freshness.
+
+        By banner, placement and campaign it is read from the counters; a question about variant, country, device or
+        page is answered from the events in ClickHouse, and refused (503) while that is away."""
+        ids, values = (banner_id, placement_id, campaign_id), (variant, country, device, page)
+        query = _query(start, end, interval, by, ids, zone, values, uniques)
         return await banners.read_stats(principal.tenant_id, query)
 
     @get("/csv", operation_id="bannerStatsCsv", media_type="text/csv", opt={"scope": "stats:read", "example": _CSV})
@@ -67,10 +94,15 @@ class StatsRoutes(Controller):
         banner_id: Ids = None,
         placement_id: Ids = None,
         campaign_id: Ids = None,
+        variant: Texts = None,
+        country: Texts = None,
+        device: Texts = None,
+        page: Pages = None,
         zone: Zone = None,
     ) -> Response[bytes]:
         """The same rows as CSV."""
-        query = _query(start, end, interval, by, (banner_id, placement_id, campaign_id), zone)
+        ids, values = (banner_id, placement_id, campaign_id), (variant, country, device, page)
+        query = _query(start, end, interval, by, ids, zone, values)
         answer = await banners.read_stats(principal.tenant_id, query)
         named = {"Content-Disposition": 'attachment; filename="banner-stats.csv"'}
         return Response(as_csv(answer), media_type="text/csv", headers=named)
@@ -98,7 +130,9 @@ def _query(
     by: list[Dimension] | None,
     ids: tuple[list[UUID] | None, list[UUID] | None, list[UUID] | None],
     zone: str | None,
+    values: tuple[list[str] | None, list[str] | None, list[str] | None, list[str] | None],
     uniques: bool = False,
 ) -> StatsQuery:
     banner, placement, campaign = (tuple(each or ()) for each in ids)
-    return StatsQuery(start, end, interval, tuple(by or ()), banner, placement, campaign, zone, uniques)
+    texts = (tuple(each or ()) for each in values)
+    return StatsQuery(start, end, interval, tuple(by or ()), banner, placement, campaign, zone, uniques, *texts)

@@ -10,6 +10,8 @@ from datetime import datetime, timedelta
 
 import msgspec
 
+from handbill.banners.dimensions import PAGE_LENGTH
+from handbill.banners.event_filters import Chosen
 from handbill.infra import sqlfiles
 from handbill.infra.postgres import Tx
 
@@ -17,6 +19,9 @@ S = sqlfiles.load("handbill.banners")
 
 REACH = timedelta(days=1)
 """How far a row's word reaches: a late impression of the evening clears a click of the next morning."""
+
+MOST_MARKS = 50_000
+"""So many marks of one question are joined with their raw rows."""
 
 DOCS = {
     "no_impression": "A click without an impression of that banner by the same session or user in the day before.",
@@ -37,5 +42,17 @@ async def judge(tx: Tx, tenant: int, start: datetime, end: datetime) -> int:
     return marked + await tx.execute(S.mark_fast_repeats, tenant, start, end)
 
 
-async def counted(tx: Tx, tenant: int, start: datetime, end: datetime, banners: list[int] | None) -> list[Suspected]:
-    return [Suspected(**dict(row)) for row in await tx.fetch(S.count_marks, tenant, start, end, banners)]
+async def counted(
+    tx: Tx, tenant: int, start: datetime, end: datetime, chosen: Chosen, limit: int = MOST_MARKS
+) -> list[Suspected] | None:
+    """Marked events that the filters leave. None where nobody can say: of more than `limit` marks, or of marked clicks
+    whose raw rows are gone, a variant, country, device or page is not looked up."""
+    about = (tenant, start, end, *chosen.numbers)
+    if not chosen.by_value:
+        return [Suspected(**dict(row)) for row in await tx.fetch(S.count_marks, *about)]
+    wanted = (chosen.variants, chosen.countries, tuple(map(str.lower, chosen.devices)), chosen.pages)
+    texts = [list(values) or None for values in wanted]
+    rows = await tx.fetch(S.count_marks_of_clicks, *about, *texts, PAGE_LENGTH, limit + 1)
+    if any(row["gone"] for row in rows) or sum(row["looked_at"] for row in rows) > limit:
+        return None
+    return [Suspected(row["reason"], row["kind"], row["events"]) for row in rows if row["events"]]

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime
 
 import msgspec
 
+from handbill.banners.event_filters import Chosen, condition, scope
 from handbill.infra import sqlfiles
-from handbill.infra.clickhouse import ClickHouse, ClickHouseError
-from handbill.kit.errors import Busy
+from handbill.infra.clickhouse import ClickHouseError
+from handbill.insights.service import Compiled, EventStoreReader
+from handbill.kit.errors import Busy, Invalid, Throttled
 
 Q = sqlfiles.queries("handbill.banners")
-_LIMITS = {"max_execution_time": 10, "max_memory_usage": 1 << 30}
 AWAY = "ClickHouse, which knows people, is away or busy; the counts do not need it."
+
+
+class Unidentified(msgspec.Struct, frozen=True):
+    """Events that named no user, session or device. They are in the counts, and in no number of people."""
+
+    impressions: int
+    clicks: int
+    views: int
 
 
 class UniquePeople(msgspec.Struct, frozen=True):
@@ -23,27 +31,22 @@ class UniquePeople(msgspec.Struct, frozen=True):
     clicks: int | None = None
     views: int | None = None
     note: str | None = None
+    unidentified: Unidentified | None = None
 
 
 class Uniques:
-    def __init__(self, clickhouse: ClickHouse) -> None:
-        self._clickhouse = clickhouse
+    def __init__(self, event_store: EventStoreReader) -> None:
+        self._event_store = event_store
 
-    async def read(
-        self, tenant: int, start: datetime, end: datetime, chosen: Sequence[Sequence[int] | None]
-    ) -> UniquePeople:
-        """`chosen`: numbers of banners, placements and campaigns; None means all of them."""
-        names = ("banners", "placements", "campaigns")
-        asked: dict[str, object] = {"tenant": tenant, "start": _ms(start), "end": _ms(end)}
-        for name, numbers in zip(names, chosen, strict=True):
-            asked |= {f"all_{name}": int(numbers is None), name: list(numbers or ())}
+    async def read(self, tenant: int, start: datetime, end: datetime, chosen: Chosen) -> UniquePeople:
+        where, params = condition(chosen)
+        asked = Compiled(Q.unique_people.replace("<<where>>", where), {**scope(tenant, start, end), **params})
         try:
-            rows = await self._clickhouse.query(Q.unique_people.text, asked, _LIMITS, again=False)
-        except (Busy, ClickHouseError):
+            async with self._event_store.limiter.slot(tenant):
+                rows = await self._event_store.ask(asked, again=False)
+        except (Busy, Throttled, ClickHouseError):
             return UniquePeople(note=AWAY)
-        impressions, clicks, views = rows[0]
-        return UniquePeople(int(impressions), int(clicks), int(views))
-
-
-def _ms(when: datetime) -> int:
-    return round(when.timestamp() * 1000)
+        except Invalid as error:  # it would cost too much
+            return UniquePeople(note=error.detail)
+        impressions, clicks, views, *nobodys = map(int, rows[0])
+        return UniquePeople(impressions, clicks, views, unidentified=Unidentified(*nobodys))

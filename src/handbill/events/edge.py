@@ -103,6 +103,19 @@ class Edge:
             default=0.0,
         )
 
+    async def export_lag_seconds_of(self, tenant_id: int) -> float:
+        """Age of the oldest event of this tenant's lanes that ClickHouse does not have, measured now.
+
+        Raises Busy while PostgreSQL or the journal does not answer.
+        """
+        async with self._database.worker() as tx:
+            cursors = await self._store.cursors(tx)
+            cursors |= await self._shipping.unshipped_from(tx)  # read second: a batch committed in between is seen
+        own = self._lanes.overflow_for(tenant_id)
+        lanes = [lane for lane, _ in self._lanes.all() if lane == own or not self._lanes.is_overflow(lane)]
+        lags = [await self._journal.lag(lane, cursors.get(lane, "0-0")) for lane in lanes]
+        return max((max(lag.seconds, 0.001) for lag in lags if lag.events), default=0.0)
+
     async def accept(self, events: Sequence[Event], extra: Sequence[Sequence[Any]] = ()) -> None:
         """Keep these events of one tenant; durable when it returns. `extra` commands travel with the first lane's."""
         if not events:

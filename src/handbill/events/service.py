@@ -88,6 +88,10 @@ class EventsService:
         """How long the oldest event waits in the lanes that may hold this tenant's events, as last measured."""
         return self._edge.lag_seconds_of(tenant_id)
 
+    async def export_lag_seconds_of(self, tenant_id: int) -> float:
+        """How long the oldest event of these lanes that ClickHouse may lack has waited; measured now."""
+        return await self._edge.export_lag_seconds_of(tenant_id)
+
     @property
     def stalled(self) -> Stalled:
         """Lanes whose counting or export makes no progress, as last measured."""

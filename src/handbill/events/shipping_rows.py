@@ -60,6 +60,8 @@ def without_names(row: Row, new: UUID) -> Row:
     banner = msgspec.structs.replace(event, id="", user=nobody, session=None, page=None)
     if type(banner) is Impression:
         banner = msgspec.structs.replace(banner, referrer=None)
+    elif type(banner) is Click:
+        banner = msgspec.structs.replace(banner, destination="")
     elif type(banner) is View:
         banner = msgspec.structs.replace(banner, device_id=None)
     return msgspec.structs.replace(row, event=banner)
@@ -159,7 +161,7 @@ def _properties(event: BannerEvent, public_ids: Mapping[Number, str]) -> bytes:
     }
     if event.variant is not None:
         properties["variant"] = event.variant
-    if type(event) is Click:
+    if type(event) is Click and event.destination:
         properties["destination"] = event.destination
     elif type(event) is View:
         properties |= {"duration_ms": event.duration_ms, "dismissed": event.dismissed, "counted": event.counted}

@@ -15,7 +15,7 @@ from handbill.events.model import KINDS, key
 from handbill.events.service import EventsService
 from handbill.infra.clickhouse import ClickHouse
 from handbill.insights import answers, compile, table
-from handbill.insights.compile import Range
+from handbill.insights.compile import Compiled, Range
 from handbill.insights.model import (
     EXPORT_ROWS,
     SEARCH_DAYS,
@@ -40,7 +40,10 @@ from handbill.kit.errors import Busy, HandbillError, Invalid, NotFound
 from handbill.kit.pages import Page, decode, page
 from handbill.tenants.service import Directory
 
-__all__ = ["Bounds", "IdsOf", "InsightsService", "MembersOf", "NamesOf", "Seen", "Tails", "Told", "Wanted"]
+__all__ = [
+    "Bounds", "Compiled", "EventStoreReader", "IdsOf", "InsightsService", "MembersOf", "NamesOf", "Seen", "Tails", "Told",
+    "Wanted",
+]  # fmt: skip
 
 _PAGE_BYTES = 4 << 20
 """Of properties on one page. An answer is written on the event loop, whatever its size."""

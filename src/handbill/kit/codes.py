@@ -231,6 +231,7 @@ CODES: dict[str, str] = {
     "IMPORTS_WAITING": "Too many of your imports are under way; nothing was kept, try again after `Retry-After`.",
     "BAD_FORM": "The form cannot be read, or has no part named `file`; nothing was kept.",
     # --- more of banners
+    "STATS_EVENTS_AWAY": "ClickHouse, which has variants, countries, devices and pages, is away or busy; ask again.",
     "TOO_MANY_ROWS": "The answer would have more than 10,000 rows; ask for less.",
     # --- segments
     "SEGMENT_NOT_FOUND": "There is no such segment.",

@@ -284,7 +284,7 @@ def _banners(house: House) -> BannersService:
             geo_insecure=geo_insecure,
         ),
         segments=house.segments,
-        clickhouse=house.clickhouse,
+        event_store=house.insights.reader,
     )
 
 

@@ -18,14 +18,14 @@ where tenant_id = $1 and occurred_at >= $3 and occurred_at < $4 and ctid >= $5::
 
 -- name: export_impressions_at
 select banner_id, placement_id, campaign_id, correlation_id, user_id, session_id, device_type, country_code, page_url,
-       referrer_url, occurred_at, received_at
+       referrer_url, variant, occurred_at, received_at
 from banners.banner_impressions
 where tenant_id = $1 and occurred_at >= $3 and occurred_at < $4 and ctid = any ($5::tid[])
   and (user_id = any ($2::text[]) or session_id = any ($2::text[]))
 
 -- name: export_impressions
 select banner_id, placement_id, campaign_id, correlation_id, user_id, session_id, device_type, country_code, page_url,
-       referrer_url, occurred_at, received_at
+       referrer_url, variant, occurred_at, received_at
 from banners.banner_impressions
 where tenant_id = $1 and occurred_at >= $3 and occurred_at < $4 and ctid >= $5::tid and ctid < $6::tid
   and (user_id = any ($2::text[]) or session_id = any ($2::text[]))
@@ -51,14 +51,14 @@ where tenant_id = $1 and occurred_at >= $3 and occurred_at < $4 and ctid >= $5::
 
 -- name: export_clicks_at
 select banner_id, placement_id, campaign_id, correlation_id, user_id, session_id, device_type, country_code, page_url,
-       destination_url, occurred_at, received_at
+       destination_url, variant, occurred_at, received_at
 from banners.banner_clicks
 where tenant_id = $1 and occurred_at >= $3 and occurred_at < $4 and ctid = any ($5::tid[])
   and (user_id = any ($2::text[]) or session_id = any ($2::text[]))
 
 -- name: export_clicks
 select banner_id, placement_id, campaign_id, correlation_id, user_id, session_id, device_type, country_code, page_url,
-       destination_url, occurred_at, received_at
+       destination_url, variant, occurred_at, received_at
 from banners.banner_clicks
 where tenant_id = $1 and occurred_at >= $3 and occurred_at < $4 and ctid >= $5::tid and ctid < $6::tid
   and (user_id = any ($2::text[]) or session_id = any ($2::text[]))

@@ -127,6 +127,18 @@ group by 1, 2, 3, 4
 order by 1, 2 nulls first, 3 nulls first, 4 nulls first
 limit $12
 
+-- name: counted_by_day
+-- How many events there are, marked ones included, whatever else they say: what the event store is compared with.
+select (bucket at time zone 'UTC')::date as day,
+       sum(impressions + marked_impressions)::bigint as impressions, sum(clicks + marked_clicks)::bigint as clicks,
+       sum(views + marked_views)::bigint as views
+from banners.banner_stats
+where tenant_id = $1 and bucket >= $2 and bucket < $3
+  and ($4::int[] is null or banner_id = any ($4))
+  and ($5::int[] is null or placement_id = any ($5))
+  and ($6::int[] is null or campaign_id = any ($6))
+group by 1
+
 -- name: public_ids
 select 'banner' as kind, id, public_id, name from banners.banners where tenant_id = $1 and id = any ($2::int[])
 union all

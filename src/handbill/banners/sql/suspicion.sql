@@ -42,5 +42,33 @@ on conflict do nothing
 select reason, kind, count(*) as events from banners.event_marks
 where tenant_id = $1 and occurred_at >= $2 and occurred_at < $3
   and ($4::int[] is null or banner_id = any ($4))
+  and ($5::int[] is null or placement_id = any ($5))
+  and ($6::int[] is null or campaign_id = any ($6))
 group by reason, kind
 order by reason, kind
+
+-- name: count_marks_of_clicks
+-- The same by what only the raw rows say, of a bounded number of marks. Banner and time lead to the row by the index.
+with marked as (
+    select reason, kind, event_key, banner_id, occurred_at from banners.event_marks
+    where tenant_id = $1 and occurred_at >= $2 and occurred_at < $3
+      and ($4::int[] is null or banner_id = any ($4))
+      and ($5::int[] is null or placement_id = any ($5))
+      and ($6::int[] is null or campaign_id = any ($6))
+    limit $12
+)
+select m.reason, m.kind, count(*) as looked_at, count(*) filter (where c.event_key is null) as gone,
+       count(*) filter (
+           where c.event_key is not null
+             and ($7::text[] is null or c.variant = any ($7))
+             and ($8::text[] is null or upper(c.country_code) = any ($8))
+             and ($9::text[] is null or lower(c.device_type) = any ($9))
+             and ($10::text[] is null
+                  or left(split_part(split_part(c.page_url, '#', 1), '?', 1), $11::int) = any ($10))
+       ) as events
+from marked m
+left join banners.banner_clicks c
+       on c.tenant_id = $1 and c.banner_id = m.banner_id and c.occurred_at = m.occurred_at
+      and c.occurred_at >= $2 and c.occurred_at < $3 and c.event_key = m.event_key
+group by m.reason, m.kind
+order by m.reason, m.kind

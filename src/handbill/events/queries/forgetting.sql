@@ -2,8 +2,16 @@
 -- written as hexadecimal digits in the places <<names>>.
 
 -- name: forget
+-- A banner event goes on counting: what it was about, and whether it counts, say nothing of anybody.
 alter table events update
-    distinct_id = 'erased:<<new>>', person_id = toUUID('<<new>>'), event_id = '', session_id = '', properties = '{}',
+    distinct_id = 'erased:<<new>>', person_id = toUUID('<<new>>'), event_id = '', session_id = '',
+    properties = if(source = 'banners', concat('{', arrayStringConcat(arrayMap(
+        name -> concat('"', name, '":', JSONExtractRaw(properties, name)),
+        arrayFilter(
+            name -> JSONHas(properties, name),
+            ['banner_id', 'placement_id', 'campaign_id', 'variant', 'duration_ms', 'dismissed', 'counted', 'viewable']
+        )
+    ), ','), '}'), '{}'),
     set = '', set_once = '', unset = '', url = '', referrer = '', ip = '', user_agent = ''
 where tenant_id = <<tenant>> and distinct_id in (<<names>>)
 

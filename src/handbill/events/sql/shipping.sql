@@ -63,6 +63,12 @@ select lane, coalesce(sum(events), 0)::bigint as events, extract(epoch from now(
 from events.ch_batches where done_at is null
 group by lane
 
+-- name: unshipped_from
+-- Where each lane's events that ClickHouse does not have yet begin.
+-- no-tenant: a batch holds the events of every tenant of its lane
+select distinct on (lane) lane, from_cursor from events.ch_batches where done_at is null
+order by lane, created_at, id
+
 -- name: lost_batches
 -- no-tenant: a batch holds the events of every tenant of its lane
 select id, lane, from_cursor, to_cursor, coalesce(lost_events, events) as events, created_at, lost_at from events.ch_batches

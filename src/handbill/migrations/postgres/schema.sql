@@ -484,7 +484,8 @@ create table banners.banner_impressions (
     occurred_at    timestamptz not null,
     received_at    timestamptz not null,
     lane           smallint not null,
-    marks          text[] not null default '{}'
+    marks          text[] not null default '{}',
+    variant        text                                  -- which variant of the banner was shown
 ) partition by range (occurred_at);
 
 create table banners.banner_clicks (
