@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, get_args, get_type_hints
 
 import msgspec
 from litestar import Litestar, Request
@@ -10,6 +11,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.config import OpenAPIConfig
 from litestar.openapi.plugins import OpenAPIRenderPlugin
 from litestar.routes import HTTPRoute
+from litestar.typing import FieldDefinition
 
 import handbill
 from handbill.api.problems import MEDIA_TYPE, Problem
@@ -81,10 +83,36 @@ def finished(document: dict[str, Any], app: Litestar) -> dict[str, Any]:
         for method in _METHODS:
             if method in item:
                 _finish(item[method], handlers[(path, method)].opt)
+    _close(schemas, handlers.values())
     for route in app.state.get("fast_routes", ()):
         if route.doc is not None:
             document["paths"].setdefault(route.path, {})[route.method.lower()] = _hot(route, route.doc, schemas)
     return document
+
+
+def _close(schemas: dict[str, Any], handlers: Iterable[HTTPRouteHandler]) -> None:
+    """Say of each schema of a body that it takes no other members, where that is so: Litestar does not say it."""
+    for kind in _structs([handler.parsed_data_field for handler in handlers]):
+        if not kind.__struct_config__.forbid_unknown_fields:
+            continue
+        parts = [*kind.__module__.split("."), kind.__name__]
+        for start in range(len(parts)):
+            schema = schemas.get("_".join(parts[start:]), {})
+            if "properties" in schema and set(kind.__struct_encode_fields__) <= set(schema["properties"]):
+                schema["additionalProperties"] = False
+
+
+def _structs(fields: Iterable[FieldDefinition | None]) -> list[type[msgspec.Struct]]:
+    """Every struct inside the types of some bodies."""
+    found: dict[type[msgspec.Struct], None] = {}
+    kinds: list[Any] = [field.annotation for field in fields if field is not None]
+    while kinds:
+        kind = kinds.pop()
+        if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and kind not in found:
+            found[kind] = None
+            kinds += get_type_hints(kind).values()
+        kinds += get_args(kind)
+    return list(found)
 
 
 def _hot(route: FastRoute, doc: FastDoc, schemas: dict[str, Any]) -> dict[str, Any]:

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Any, Literal, TypeVar, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar
 from uuid import UUID
 
 import msgspec
 from msgspec import Meta
 
+from handbill.banners.model import VariantKey
 from handbill.kit.bounds import CUSTOM_VALUE_MAX
 from handbill.kit.clock import to_ms
 from handbill.kit.errors import Fault, Invalid
+from handbill.kit.faults import MOST, faults_in, unknown_names
 from handbill.kit.untrusted_json import UNREADABLE, check_depth
 
 EventId = Annotated[str, Meta(min_length=1, max_length=200, description="Names the event: sent again, it counts once")]
@@ -26,6 +28,7 @@ Country = Annotated[str, Meta(pattern="^[A-Za-z]{2}$", description="Two letters,
 When = Annotated[datetime, Meta(tz=True, description="A time with its zone; missing or future: when received")]
 Zone = Annotated[str, Meta(max_length=100, description="A time zone by its name, e.g. Europe/Amsterdam")]
 CustomKey = Annotated[str, Meta(min_length=1, max_length=100)]
+DecisionToken = Annotated[str, Meta(max_length=3000, description="The decision's token, as decide gave it")]
 CustomText = Annotated[str, Meta(max_length=CUSTOM_VALUE_MAX)]
 BATCH_MAX = 500
 
@@ -51,7 +54,7 @@ class Why(StrEnum):
 T = TypeVar("T", bound=msgspec.Struct)
 
 
-class ImpressionIn(msgspec.Struct, frozen=True):
+class ImpressionIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     bannerPublicId: UUID
     placementPublicId: UUID
     correlationId: EventId
@@ -63,9 +66,11 @@ class ImpressionIn(msgspec.Struct, frozen=True):
     pageUrl: Address | None = None
     referrerUrl: Address | None = None
     occurredAt: When | None = None
+    variant: VariantKey | None = None
+    token: DecisionToken | None = None
 
 
-class ClickIn(msgspec.Struct, frozen=True):
+class ClickIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     bannerPublicId: UUID
     placementPublicId: UUID
     correlationId: EventId
@@ -77,9 +82,11 @@ class ClickIn(msgspec.Struct, frozen=True):
     countryCode: Country | None = None
     pageUrl: Address | None = None
     occurredAt: When | None = None
+    variant: VariantKey | None = None
+    token: DecisionToken | None = None
 
 
-class ViewIn(msgspec.Struct, frozen=True):
+class ViewIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     banner_id: UUID
     user_id: Annotated[str, Meta(min_length=1, max_length=200)]
     event_id: EventId
@@ -88,10 +95,11 @@ class ViewIn(msgspec.Struct, frozen=True):
     placement_id: UUID | None = None
     session_id: Short | None = None
     device_id: Short | None = None
-    token: Annotated[str, Meta(max_length=300, description="The decision's token, as decide gave it")] | None = None
+    token: DecisionToken | None = None
+    viewable: bool | None = None
 
 
-class ContextIn(msgspec.Struct, frozen=True):
+class ContextIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the caller knows of the moment; what it leaves out is read from the request where that is possible."""
 
     url: Address | None = None
@@ -108,7 +116,7 @@ class ContextIn(msgspec.Struct, frozen=True):
 _NO_CONTEXT = ContextIn()
 
 
-class DecideIn(msgspec.Struct, frozen=True):
+class DecideIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     user_id: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
     session_id: Short | None = None
     device_id: Short | None = None
@@ -234,13 +242,17 @@ def one(kind: type[T], body: bytes) -> T:
         raise _refused(kind, _object(body), "") from None
 
 
+class _Batch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    events: list[msgspec.Raw]
+
+
 def many(kind: type[T], body: bytes) -> list[tuple[int, T | Invalid]]:
     """A batch: each event by its place, or what is wrong with it. A fault in one is no fault of its neighbours."""
     check_depth(body)
     try:
-        batch = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
-        raws = msgspec.json.decode(batch["events"], type=list[msgspec.Raw])
-    except (*UNREADABLE, KeyError):
+        raws = msgspec.json.decode(body, type=_Batch).events
+    except UNREADABLE:
+        _refuse_other_members(body)
         raise Invalid(
             'A batch is an object with a list: {"events": [...]}; nothing was kept.',
             faults=[Fault("events", "must be a list")],
@@ -259,7 +271,7 @@ def many(kind: type[T], body: bytes) -> list[tuple[int, T | Invalid]]:
         except Invalid as error:
             found.append((place, error))
         except UNREADABLE:
-            found.append((place, _refused(kind, _object(bytes(raw)), f"events[{place}].")))
+            found.append((place, _refused(kind, _object(bytes(raw)), f"events[{place}]")))
     return found
 
 
@@ -286,21 +298,23 @@ def _object(body: bytes) -> dict[str, Any]:
     return value
 
 
+def _refuse_other_members(body: bytes) -> None:
+    """Raises Invalid for a batch that has more than its events, naming what else it has."""
+    try:
+        names = list(msgspec.json.decode(body, type=dict[str, msgspec.Raw]))
+    except UNREADABLE:
+        return
+    errors = unknown_names(names, ("events",))[:MOST]
+    if errors:
+        raise Invalid("A batch has a member that is not known; nothing was kept.", faults=errors)
+
+
 def _refused(
     kind: type[msgspec.Struct], value: dict[str, Any], at: str, why: str = "The event is not valid; it was not kept."
 ) -> Invalid:
-    hints = get_type_hints(kind, include_extras=True)
-    faults: list[Fault] = []
-    for field in msgspec.structs.fields(kind):
-        if field.name not in value:
-            if field.required:
-                faults.append(Fault(at + field.name, "is required"))
-            continue
-        try:
-            msgspec.convert(value[field.name], hints[field.name], strict=True)
-        except msgspec.ValidationError as error:
-            faults.append(Fault(at + field.name, _plain(str(error))))
-    return Invalid(why, faults=faults)
+    """Every fault of one body, after its typed decode failed."""
+    errors = [Fault(error.field, _plain(error.reason)) for error in faults_in(value, kind, at)[:MOST]]
+    return Invalid(why, faults=errors)
 
 
 def _plain(message: str) -> str:
