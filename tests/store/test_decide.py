@@ -13,6 +13,7 @@ import pytest
 
 from handbill.banners import decide
 from handbill.banners.model import CapRule, DecidingPatch, NewPlacement, PlacementView, Variant
+from handbill.banners.reporters import Reporters
 from handbill.banners.serving import Serving
 from handbill.banners.show import Show, ShowPolicy
 from handbill.banners.throttle import Throttle
@@ -92,7 +93,8 @@ async def _shop(made: Loop, tenant: int, clock: FakeClock, policy: ShowPolicy) -
         policy,
     )  # fmt: skip
     serving = Serving(made.catalogue, made.caps, tenants.directory, clock, show=show)
-    views = Views(made.catalogue, made.events, made.caps, tenants.directory, guard, clock, tokens=show.tokens)
+    reporters = Reporters(tenants.directory, show.tokens, guard, guard, clock)
+    views = Views(made.catalogue, made.events, made.caps, tenants.directory, reporters, clock, tokens=show.tokens)
     write = await tenants.create_key(tenant, NewKey(name="w", kind="write"), actor="test")
     secret = await tenants.create_key(tenant, NewKey(name="s", kind="secret", scopes=["banners:read"]), actor="test")
     return Shop(made, tenant, clock, show, serving, views, write.key, secret.key)

@@ -6,6 +6,7 @@ from uuid import UUID
 
 from handbill.banners.catalogue import Catalogue, Found
 from handbill.banners.model import Banner
+from handbill.banners.reporters import lacks_proof
 from handbill.banners.throttle import Throttle
 from handbill.banners.tokens import Token, Tokens
 from handbill.banners.variants import by_key, face
@@ -95,6 +96,9 @@ class Public:
         try:
             await self._throttle.take(address, 1)
             click = self._click(token, banner, click_id, target, marks)
+            if await lacks_proof(self._directory, token):
+                await self._events.accept([_unproved(click)])
+                return target
             await self._events.accept([await self._kept(click) if untracked else click])
         except (Busy, Throttled) as error:
             metrics.REDIRECT_UNCOUNTED.labels(error.code).inc()
@@ -113,3 +117,8 @@ class Public:
             token.tenant_id, name, now_ms, now_ms, banner.id, token.placement_id, banner.campaign_id, None, None, None,
             None, None, marks, target, token.variant,
         )  # fmt: skip
+
+
+def _unproved(click: Click) -> Dropped:
+    """The tenant requires users' tokens, and nothing proves whose click this is."""
+    return Dropped(click.tenant, click.id, click.at, click.received, "click", str(Reason.UNPROVED_USER))

@@ -96,7 +96,7 @@ class Serving:
         viewer = Viewer(tenant_id, user, sent.device_id, sent.session_id)
         ask = await self._ask(plan, viewer, sent.context, request)
         shown = await self._decider.decided(plan, slots, ask)
-        body = self._written(slots, shown, ask, proved=subject is not None)
+        body = self._written(slots, shown, ask, proved=who.is_proved)
         return FastReply(200, b"".join(body), headers=_NO_STORE)
 
     async def _explained(self, request: FastRequest) -> FastReply:

@@ -300,7 +300,7 @@ async def _members_of(segments: SegmentsService, tenant: int, segment: UUID, mos
 
 
 def _banners(house: House) -> BannersService:
-    given = house.settings.banners
+    given, processes = house.settings.banners, house.settings.api.processes
     geo_url, geo_insecure = _geo_url(house.settings)
     return BannersService(
         house.database,
@@ -310,7 +310,10 @@ def _banners(house: House) -> BannersService:
         house.events,
         house.caps,
         house.clock,
-        throttle=ThrottlePolicy(limit=given.throttle_per_minute),
+        throttle=ThrottlePolicy(limit=given.throttle_per_minute, processes=processes),
+        key_throttle=ThrottlePolicy(
+            limit=given.key_throttle_per_minute, processes=processes, code="KEY_THROTTLED", who="with this key"
+        ),
         accidental_close_ms=given.accidental_close_ms,
         retention_days=given.retention_days,
         show=ShowPolicy(
