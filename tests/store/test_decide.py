@@ -228,7 +228,7 @@ async def test_the_user_is_the_tokens_subject(shop: Shop) -> None:
 async def test_every_fault_of_a_request_is_told(shop: Shop) -> None:
     with pytest.raises(Invalid) as refused:
         await shop.decide("ann", limit=21, placements=[""] * 11, context={"country": "Holland"})
-    assert {fault.field for fault in refused.value.faults} == {"limit", "placements", "context"}
+    assert {fault.field for fault in refused.value.faults} == {"limit", "placements", "context.country"}
 
 
 async def test_explain_says_why_and_when_next(shop: Shop) -> None:
