@@ -27,11 +27,9 @@ ADDRESS = "192.0.2.1"
 class SlowBucket:
     """The bucket in Redis; answers when the test lets it."""
 
-    def __init__(self, clock: FakeClock) -> None:
-        self.clock = clock
+    def __init__(self) -> None:
         self.full_at_ms = 0.0
-        self.answers: list[tuple[asyncio.Future[list[int]], list[int], float]] = []
-        self.answered_of = 0.0  # when the last question was asked that is answered by now
+        self.answers: list[tuple[asyncio.Future[list[int]], list[int]]] = []
         self.most_at_once = 0
 
     def script(self, _: str) -> Any:
@@ -46,18 +44,18 @@ class SlowBucket:
             result = [int(min(room, want)), 0]
             self.full_at_ms = full_at + result[0] * each
         future: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
-        self.answers.append((future, result, self.clock.monotonic()))
+        self.answers.append((future, result))
         self.most_at_once = max(self.most_at_once, len(self.answers))
         return await future
 
     def answer(self) -> None:
         if self.answers:
-            future, result, self.answered_of = self.answers.pop(0)
+            future, result = self.answers.pop(0)
             if not future.done():
                 future.set_result(result)
 
     def fail(self) -> None:
-        future, _, self.answered_of = self.answers.pop(0)
+        future, _ = self.answers.pop(0)
         future.set_exception(Busy("away"))
 
 
@@ -66,11 +64,10 @@ class Scene:
 
     def __init__(self) -> None:
         self.clock = FakeClock()
-        self.redis = SlowBucket(self.clock)
+        self.redis = SlowBucket()
         self.throttle = Throttle(cast(Redis, self.redis), Keys("t"), self.clock, POLICY)
         self.tasks: list[tuple[int, asyncio.Task[None]]] = []
         self.passed: list[tuple[float, int]] = []
-        self.taken: list[tuple[float, int]] = []  # the same by the time at which Redis was asked: an answer takes time
         self.refused: list[int] = []
         self.cancelled = 0
         self.moved = False
@@ -103,21 +100,18 @@ class Scene:
         except Throttled:
             self.refused.append(cost)
             under_way = sum(each for each, task in self.tasks if not task.done())
-            assert self.level(self.redis.answered_of, self.passed) + under_way + self.cancelled > LIMIT - CREDIT, (
-                "refused while there was room"
-            )
+            assert self.level() + under_way + self.cancelled > LIMIT - CREDIT, "refused while there was room"
         else:
             self.passed.append((self.clock.monotonic(), cost))
-            self.taken.append((self.redis.answered_of or self.clock.monotonic(), cost))
-            assert self.level(self.taken[-1][0], self.taken) <= LIMIT + LEASE * self.moved
+            assert self.level() <= LIMIT + LEASE * self.moved
 
-    def level(self, now: float, passed: Sequence[tuple[float, int]]) -> float:
-        """The bucket at a time, worked out by hand."""
-        level, last = 0.0, now
-        for number, (at, cost) in enumerate(passed):
+    def level(self) -> float:
+        """The bucket, worked out by hand."""
+        level, last = 0.0, self.clock.monotonic()
+        for number, (at, cost) in enumerate(self.passed):
             level = max(0.0, level - (at - last if number else 0.0)) + cost
             last = at
-        return max(0.0, level - max(0.0, now - last))
+        return max(0.0, level - (self.clock.monotonic() - last))
 
 
 steps = st.lists(
@@ -149,6 +143,9 @@ async def play(moves: Sequence[tuple[str, int]], *, advancing: bool) -> Scene:
                 scene.cancel(number)
             case "advance" if advancing:
                 await scene.settle()
+                while scene.redis.answers:  # an answer takes no time
+                    scene.redis.answer()
+                    await scene.settle()
                 scene.clock.advance(seconds=number)
                 scene.moved = True
     await scene.end()
