@@ -82,7 +82,7 @@ def finished(document: dict[str, Any], app: Litestar) -> dict[str, Any]:
     for path, item in document["paths"].items():
         for method in _METHODS:
             if method in item:
-                _finish(item[method], handlers[(path, method)].opt)
+                _finish(item[method], handlers[(path, method)].opt, schemas)
     _close(schemas, handlers.values())
     for route in app.state.get("fast_routes", ()):
         if route.doc is not None:
@@ -163,7 +163,16 @@ def _problem_reply() -> dict[str, Any]:
     }
 
 
-def _finish(operation: dict[str, Any], opt: dict[str, Any]) -> None:
+def _raw_body(opt: dict[str, Any], schemas: dict[str, Any]) -> dict[str, Any]:
+    """The body of a route that reads the bytes itself, in each of its media types."""
+    content = {kind: _content(opt["body"], opt.get("body_example"), schemas) for kind in opt["raw_body"]}
+    if "text/csv" in content:
+        schema = {"type": "string", "format": "binary"}
+        content["text/csv"] = {"schema": schema, "example": opt["csv_example"]}
+    return {"required": True, "content": content}
+
+
+def _finish(operation: dict[str, Any], opt: dict[str, Any], schemas: dict[str, Any]) -> None:
     replies: dict[str, Any] = operation["responses"]
     replies.pop("400", None)  # Litestar's own shape of errors, which we never send
     for status, reply in replies.items():
@@ -172,8 +181,10 @@ def _finish(operation: dict[str, Any], opt: dict[str, Any]) -> None:
         for content in reply.get("content", {}).values():
             if status.startswith("2") and "example" in opt:
                 content["example"] = opt["example"]
-    for body in operation.get("requestBody", {}).get("content", {}).values():
-        if "body_example" in opt:
+    if "raw_body" in opt:
+        operation["requestBody"] = _raw_body(opt, schemas)
+    for kind, body in operation.get("requestBody", {}).get("content", {}).items():
+        if "body_example" in opt and kind != "text/csv":
             body["example"] = opt["body_example"]
     replies["default"] = _problem_reply()
     if opt.get("write_key"):

@@ -47,6 +47,7 @@ async def subscribe(request: Request[Any, Any, Any], messaging: Messaging, conne
         "public": True,
         "open_query": True,
         "raw_body": ("application/json",),
+        "body": dict[str, Any],
         "body_limit": LARGEST,
         "example": {"new": True},
         "body_example": {"object": "whatsapp_business_account", "entry": []},
