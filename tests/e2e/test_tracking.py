@@ -33,7 +33,7 @@ async def api(handbill_env: dict[str, str]) -> AsyncIterator[Api]:
         "HANDBILL_TENANTS__SEAL_KEY": SEAL,
         "HANDBILL_API__KILL_TIMEOUT_S": "2",
         "HANDBILL_API__TRUSTED_PROXIES": "127.0.0.0/8",
-        "HANDBILL_BANNERS__THROTTLE_PER_MINUTE": "50",
+        "HANDBILL_BANNERS__THROTTLE_PER_MINUTE": "250",
     }
     here = {"X-Forwarded-For": f"192.0.2.{uuid.uuid4().int % 250}"}  # the throttle outlives a test
     async with process("api", env=env) as running, aiohttp.ClientSession(headers=here) as client:

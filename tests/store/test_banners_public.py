@@ -71,7 +71,7 @@ async def shop(database: Database, redis: Redis, tenant: int) -> AsyncIterator[S
     async with loop(database, redis, clock=clock) as made:
         catalogue = Catalogue(counting, redis, clock)  # type: ignore[arg-type]
         await catalogue.refresh()
-        throttle = Throttle(redis, made.keys, clock, ThrottlePolicy(limit=100))
+        throttle = Throttle(redis, made.keys, clock, ThrottlePolicy(limit=500))
         public = Public(catalogue, made.events, made.tenants.directory, Tokens(b"k" * 32), throttle, clock)
         yield Shop(made, tenant, clock, counting, catalogue, public)
 

@@ -13,6 +13,7 @@ import pytest
 
 from handbill.banners import decide
 from handbill.banners.model import CapRule, DecidingPatch, NewPlacement, PlacementView, Variant
+from handbill.banners.reporters import Reporters
 from handbill.banners.serving import Serving
 from handbill.banners.show import Show, ShowPolicy
 from handbill.banners.throttle import Throttle
@@ -92,7 +93,8 @@ async def make_shop(made: Loop, tenant: int, clock: FakeClock, policy: ShowPolic
         policy,
     )  # fmt: skip
     serving = Serving(made.catalogue, made.caps, tenants.directory, clock, show=show)
-    views = Views(made.catalogue, made.events, made.caps, tenants.directory, guard, clock, tokens=show.tokens)
+    reporters = Reporters(tenants.directory, guard, guard, clock)
+    views = Views(made.catalogue, made.events, made.caps, tenants.directory, reporters, clock, tokens=show.tokens)
     write = await tenants.create_key(tenant, NewKey(name="w", kind="write"), actor="test")
     secret = await tenants.create_key(tenant, NewKey(name="s", kind="secret", scopes=["banners:read"]), actor="test")
     return Shop(made, tenant, clock, show, serving, views, write.key, secret.key)
@@ -227,7 +229,7 @@ async def test_the_user_is_the_tokens_subject(shop: Shop) -> None:
 async def test_every_fault_of_a_request_is_told(shop: Shop) -> None:
     with pytest.raises(Invalid) as refused:
         await shop.decide("ann", limit=21, placements=[""] * 11, context={"country": "Holland"})
-    assert {fault.field for fault in refused.value.faults} == {"limit", "placements", "context"}
+    assert {fault.field for fault in refused.value.faults} == {"limit", "placements", "context.country"}
 
 
 async def test_explain_says_why_and_when_next(shop: Shop) -> None:

@@ -13,6 +13,7 @@ from uuid import UUID
 import pytest
 
 from handbill.banners.model import BannerPatch, NewCampaign
+from handbill.banners.reporters import Reporters
 from handbill.banners.show import ShowPolicy
 from handbill.banners.suspicion import judge
 from handbill.banners.throttle import Throttle
@@ -154,7 +155,8 @@ async def test_marks_of_suspicious_clicks_see_link_clicks(shop: Shop) -> None:
     made = await shop.banner(cta_link="/a")
     guard = Throttle(shop.loop.redis, shop.loop.keys, shop.clock)
     directory = shop.loop.tenants.directory
-    tracking = Tracking(shop.loop.catalogue, shop.loop.events, directory, shop.show.tokens, guard, shop.clock)
+    reporters = Reporters(directory, guard, guard, shop.clock)
+    tracking = Tracking(shop.loop.catalogue, shop.loop.events, directory, shop.show.tokens, reporters, shop.clock)
     ids = {"bannerPublicId": str(made.banner_id), "placementPublicId": str(place.placement_id)}
 
     async def link(user: str) -> str:

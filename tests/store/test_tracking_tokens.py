@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from handbill.banners.model import NewCampaign
+from handbill.banners.reporters import Reporters
 from handbill.banners.throttle import Throttle
 from handbill.banners.tokens import Tokens
 from handbill.banners.tracking import Tracking
@@ -90,7 +91,8 @@ async def shop(database: Database, redis: Redis, tenant: int) -> AsyncIterator[S
     async with loop(database, redis, clock=clock) as made:
         guard = Throttle(redis, made.keys, clock)
         directory = made.tenants.directory
-        tracking = Tracking(made.catalogue, accepting, directory, tokens, guard, clock)  # type: ignore[arg-type]
+        reporters = Reporters(directory, guard, guard, clock)
+        tracking = Tracking(made.catalogue, accepting, directory, tokens, reporters, clock)  # type: ignore[arg-type]
         banner, placement = await made.banner(tenant), await made.placement(tenant)
         yield Shop(made, tenant, clock, tokens, tracking, accepting, banner, placement)
 

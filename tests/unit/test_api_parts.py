@@ -77,7 +77,15 @@ class Outer(msgspec.Struct, forbid_unknown_fields=True):
 def test_every_fault_is_named() -> None:
     faults = faults_of(b'{"title": "", "inner": {"size": 0, "extra": 1}, "other": 2}', Outer)
     assert {fault.field for fault in faults} == {"title", "inner.size", "inner.name", "inner.extra", "other"}
-    assert faults_of(b'{"title": "x", "many": [{"size": 1, "name": "a"}, {"size": 2}]}', Outer)[0].field == "many[1]"
+    reasons = {
+        fault.field: fault.reason for fault in faults_of(b'{"titel": "x", "zzz": 1, "inner": {"nam": "a"}}', Outer)
+    }
+    assert reasons["titel"] == "is not a known field; did you mean `title`?"
+    assert reasons["inner.nam"] == "is not a known field; did you mean `name`?"
+    assert reasons["zzz"] == "is not a known field"
+    assert (
+        faults_of(b'{"title": "x", "many": [{"size": 1, "name": "a"}, {"size": 2}]}', Outer)[0].field == "many[1].name"
+    )
     assert faults_of(b'{"title": "x"}', Outer) == []
     assert faults_of(b"{", Outer)[0].reason.startswith("not valid JSON")
     assert faults_of(b"[1]", Outer)[0].field == ""

@@ -17,7 +17,10 @@ from handbill.kit.errors import Busy, Throttled
 from tests.kit.clocks import FakeClock
 
 LIMIT, LEASE, CREDIT = 30, 5, 4
-POLICY = ThrottlePolicy(limit=LIMIT, window_s=float(LIMIT), lease=LEASE, credit=CREDIT)  # one token a second
+"""What costs more than is left of the credit does not use it: it may be refused while so much is left."""
+POLICY = ThrottlePolicy(
+    limit=2 * LIMIT, burst=LIMIT, window_s=float(LIMIT), lease=LEASE, credit=CREDIT
+)  # one token a second
 ADDRESS = "192.0.2.1"
 
 
@@ -33,10 +36,10 @@ class SlowBucket:
         return self._take
 
     async def _take(self, _: Sequence[str], arguments: Sequence[float]) -> list[int]:
-        now, need, want, window, each = arguments
+        now, need, want, burst, each, _ = arguments
         full_at = max(self.full_at_ms, now)
-        room = math.floor((now + window - full_at) / each + 0.000001)
-        result = [0, math.ceil(full_at + need * each - now - window)]
+        room = math.floor(burst - (full_at - now) / each + 0.000001)
+        result = [0, math.ceil(full_at + (need - burst) * each - now)]
         if room >= need:
             result = [int(min(room, want)), 0]
             self.full_at_ms = full_at + result[0] * each
@@ -81,7 +84,7 @@ class Scene:
         if running:
             cost, task = running[number % len(running)]
             if task.cancel():
-                self.cancelled += cost
+                self.cancelled += cost + LEASE  # who asked takes the answer along
 
     async def end(self) -> None:
         await self.settle()
@@ -97,7 +100,7 @@ class Scene:
         except Throttled:
             self.refused.append(cost)
             under_way = sum(each for each, task in self.tasks if not task.done())
-            assert self.level() + under_way + self.cancelled > LIMIT, "refused while there was room"
+            assert self.level() + under_way + self.cancelled > LIMIT - CREDIT, "refused while there was room"
         else:
             self.passed.append((self.clock.monotonic(), cost))
             assert self.level() <= LIMIT + LEASE * self.moved
@@ -140,6 +143,9 @@ async def play(moves: Sequence[tuple[str, int]], *, advancing: bool) -> Scene:
                 scene.cancel(number)
             case "advance" if advancing:
                 await scene.settle()
+                while scene.redis.answers:  # an answer takes no time
+                    scene.redis.answer()
+                    await scene.settle()
                 scene.clock.advance(seconds=number)
                 scene.moved = True
     await scene.end()
@@ -155,7 +161,9 @@ def test_a_burst_meets_the_limit_exactly_in_any_order(moves: list[tuple[str, int
     scene = asyncio.run(play(moves, advancing=False))
     passed = sum(cost for _, cost in scene.passed)
     assert passed <= LIMIT
-    assert all(passed + cost + scene.cancelled > LIMIT for cost in scene.refused), "refused while tokens were left"
+    assert all(passed + cost + scene.cancelled > LIMIT - CREDIT for cost in scene.refused), (
+        "refused while tokens were left"
+    )
     assert scene.redis.most_at_once <= 1 + len([move for move, _ in moves if move == "cancel"])
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from handbill.events.dialects import ids, replies, times
 from handbill.events.dialects.canon import CapturedEvent, Dialect, Edge, EdgeKind, Refused
+from handbill.events.dialects.own import ContextIn, EventIn
 from handbill.events.dialects.reading import address, mended, spliced
 from handbill.events.dialects.router import BODY_BYTES, READERS, ROUTES
 from handbill.events.reasons import DOCS, KEPT, Reason
@@ -59,10 +60,20 @@ def numbered(batch: list[dict[str, Any]]) -> list[dict[str, Any]]:
 batches = st.lists(events, min_size=1, max_size=6).map(numbered)
 
 
+def _own(event: dict[str, Any]) -> dict[str, Any]:
+    """Of an event in every dialect, what our own knows."""
+    known = {name: value for name, value in event.items() if name in EventIn.__struct_fields__}
+    if isinstance(context := known.get("context"), dict):
+        known["context"] = {name: value for name, value in context.items() if name in ContextIn.__struct_fields__}
+    return known
+
+
 def sent(path: str, batch: list[Any], *, packer: str | None = None) -> Any:
-    body = json.dumps(
-        {BODIES[path]: batch, "sent_at": "2026-11-16T12:00:30Z", "sentAt": "2026-11-16T12:00:30Z"}
-    ).encode()
+    whole: dict[str, Any] = {BODIES[path]: batch, "sent_at": "2026-11-16T12:00:30Z", "sentAt": "2026-11-16T12:00:30Z"}
+    if path == "/v1/events":  # it refuses what it does not know; the others ignore it
+        del whole["sentAt"]
+        whole["events"] = [_own(each) if isinstance(each, dict) else each for each in batch]
+    body = json.dumps(whole).encode()
     return request(path, PACKERS[packer](body) if packer else body, headers=HEADERS)
 
 
@@ -248,3 +259,29 @@ def test_times_in_every_form() -> None:
     for odd in unreadable:
         assert times.read_ms(odd) is None
     assert times.read_ms("0001-01-01T00:00:00+14:00") is not None
+
+
+def test_our_own_dialect_refuses_what_it_does_not_know_by_name() -> None:
+    good = {"event": "a", "distinct_id": "u", "properties": {"anything": 1}}
+    odd = {**good, "distinctid": "u", "context": {"sesion_id": "s"}, "user_properties": {"set": {}}}
+    parsed = read(sent_own({"events": [good, odd, {**good, "context": {"browser": 7}}, {**good, "context": {"o": 1}}]}))
+    assert parsed.places == [0, 2]
+    assert [(note.index, note.reason) for note in parsed.dropped] == [
+        (1, Reason.UNKNOWN_FIELD), (3, Reason.UNKNOWN_FIELD),
+    ]  # fmt: skip
+    assert {fault.field: fault.reason for fault in parsed.dropped[0].faults} == {
+        "distinctid": "is not a known field; did you mean `distinct_id`?",
+        "context.sesion_id": "is not a known field; did you mean `session_id`?",
+        "user_properties.set": "is not a known field; did you mean `$set`?",
+    }
+    reply = json.loads(replies.taken(parsed).body)
+    assert (reply["accepted"], reply["dropped"][1]["faults"][0]["field"]) == (2, "context.o")
+    with pytest.raises(Invalid) as refused:
+        read(sent_own({"events": [good], "sentat": "now"}))
+    assert [(fault.field, fault.reason) for fault in refused.value.faults] == [
+        ("sentat", "is not a known field; did you mean `sent_at`?")
+    ]
+
+
+def sent_own(body: dict[str, Any]) -> Any:
+    return request("/v1/events", json.dumps(body).encode())

@@ -50,7 +50,7 @@ IfMatch = Annotated[
 ]
 
 
-class SyncRequest(msgspec.Struct, frozen=True):
+class SyncRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which day; without one, today as the seller's ad accounts reckon it."""
 
     date: Annotated[date, Meta(description="YYYY-MM-DD")] | None = None

@@ -16,9 +16,11 @@ from handbill.api.clients import Clients
 from handbill.api.cors import Cors
 from handbill.api.fastlane import PING, App, FastLane
 from handbill.api.frontdoor import FrontDoor
+from handbill.api.head import restore_method
 from handbill.api.health import Readiness
 from handbill.api.idempotency import Idempotency
 from handbill.api.mounts import FASTLANES, MOUNTS
+from handbill.api.parameters import KnownParameters
 from handbill.kit.clock import SystemClock
 from handbill.kit.errors import Broken
 from handbill.kit.fast import FastRoute
@@ -65,6 +67,7 @@ def _body_limits(api: Api) -> BodyLimits:
 
 def litestar(house: House, settings: Settings, readiness: Readiness) -> Litestar:
     """The routes that take their time."""
+    parameters = KnownParameters()
     app = Litestar(
         route_handlers=[
             *health.handlers,
@@ -77,14 +80,20 @@ def litestar(house: House, settings: Settings, readiness: Readiness) -> Litestar
             "secure_cookies": _provided(settings.api.secure_cookies),
             **{name: _provided(getattr(house, name)) for name in MOUNTS},
         },
-        middleware=[Auth(house.tenants.directory), Idempotency(house.tenants.replays)],
+        middleware=[
+            Auth(house.tenants.directory),
+            parameters,
+            Idempotency(house.tenants.replays),
+        ],
         exception_handlers={Exception: problems.render},
+        before_request=restore_method,
         openapi_config=openapi.config(),
         logging_config=None,
         request_max_body_size=None,  # the front door counts
         debug=False,
     )
     _check_declared(app)
+    parameters.learn(app)
     app.state.fast_routes = _fast_routes(house)
     return app
 

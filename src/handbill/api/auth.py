@@ -95,8 +95,9 @@ def _check_media_type(connection: ASGIConnection[Any, Any, Any, Any], method: st
     if method in _SAFE or sent is None or empty or opt.get("any_media"):
         return
     kind = sent.partition(";")[0].strip().lower()
-    if kind != "application/json" and not kind.endswith("+json"):
-        raise Unsupported("The body must be application/json; nothing was read.")
+    taken = opt.get("raw_body", ("application/json",))
+    if kind not in taken and not ("application/json" in taken and kind.endswith("+json")):
+        raise Unsupported(f"The body must be {' or '.join(taken)}; nothing was read.")
 
 
 def _thing(principal: Principal) -> str:

@@ -33,7 +33,7 @@ _FOR_ALL = {"Cross-Origin-Resource-Policy": "cross-origin", "Access-Control-Allo
 _SHORT = "public, max-age=300"
 """Five minutes: so long may pages run yesterday's script after an upgrade."""
 
-_PUBLIC: dict[str, Any] = {"public": True}
+_PUBLIC: dict[str, Any] = {"public": True, "open_query": True}
 
 
 class Shop(msgspec.Struct, frozen=True):

@@ -18,6 +18,7 @@ from handbill.api.body_deadlines import BodyPace
 from handbill.api.clients import Clients, request_id
 from handbill.api.cors import Cors
 from handbill.api.fastlane import App, Send
+from handbill.api.head import Disconnecting, as_get
 from handbill.api.problems import MEDIA_TYPE, problem
 from handbill.api.reply_rate import ReplyRate
 from handbill.kit.bounds import URL_MAX
@@ -71,7 +72,9 @@ class FrontDoor:
         state: dict[str, Any] = scope.setdefault("state", {})
         state["request_id"] = number
         state["client_ip"] = self._clients.address(client[0] if client else "", headers.get(b"x-forwarded-for"))
-        answer = _Answer(send, number, self._cors, headers.get(b"origin"), scope)
+        head = Disconnecting(receive) if as_get(scope) else None
+        receive = receive if head is None else head
+        answer = _Answer(send, number, self._cors, headers.get(b"origin"), scope, head)
         limited = _Limited(receive, headers, self._body_limit, scope, self._bodies)
         mark = REQUEST_ID.set(number)
         started = time.perf_counter()
@@ -138,9 +141,18 @@ def _describe(span: Any, scope: Scope, status: int, number: str) -> None:
 
 
 class _Answer:
-    """Adds what every answer carries, and remembers the status."""
+    """Adds what every answer carries, remembers the status, and leaves out the body where HEAD was asked."""
 
-    def __init__(self, send: Send, number: str, cors: Cors, origin: bytes | None, scope: Scope) -> None:
+    def __init__(
+        self,
+        send: Send,
+        number: str,
+        cors: Cors,
+        origin: bytes | None,
+        scope: Scope,
+        head: Disconnecting | None,
+    ) -> None:
+        self._head = head
         self._send = send
         self._number = number.encode()
         self._cors = cors
@@ -160,7 +172,12 @@ class _Answer:
                 *message.get("headers", ()),
                 *((name, value) for name, value in extra if name not in present),
             ]
-        await self._send(message)
+        if self._head is None:
+            await self._send(message)
+        elif message["type"] == "http.response.start":
+            await self._send(message)
+            await self._send({"type": "http.response.body", "body": b""})
+            self._head.end()
 
 
 class _Limited:

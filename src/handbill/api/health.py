@@ -104,7 +104,12 @@ def current_health() -> tuple[Health, int]:
     return (Health("stuck"), 503) if task_health.unhealthy() else (Health(), 200)
 
 
-@get("/health", operation_id="health", tags=["Health"], opt={"public": True, "example": {"status": "ok"}})
+@get(
+    "/health",
+    operation_id="health",
+    tags=["Health"],
+    opt={"public": True, "open_query": True, "example": {"status": "ok"}},
+)
 async def health() -> Response[Health]:
     """This process answers and its background tasks run: 200, else 503. For load balancers and supervisors."""
     body, status = current_health()
@@ -117,6 +122,7 @@ async def health() -> Response[Health]:
     tags=["Health"],
     opt={
         "public": True,
+        "open_query": True,
         "example": {
             "ready": True,
             "parts": {

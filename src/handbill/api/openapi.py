@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, get_args, get_type_hints
 
 import msgspec
 from litestar import Litestar, Request
@@ -10,6 +11,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.config import OpenAPIConfig
 from litestar.openapi.plugins import OpenAPIRenderPlugin
 from litestar.routes import HTTPRoute
+from litestar.typing import FieldDefinition
 
 import handbill
 from handbill.api.problems import MEDIA_TYPE, Problem
@@ -80,11 +82,37 @@ def finished(document: dict[str, Any], app: Litestar) -> dict[str, Any]:
     for path, item in document["paths"].items():
         for method in _METHODS:
             if method in item:
-                _finish(item[method], handlers[(path, method)].opt)
+                _finish(item[method], handlers[(path, method)].opt, schemas)
+    _close(schemas, handlers.values())
     for route in app.state.get("fast_routes", ()):
         if route.doc is not None:
             document["paths"].setdefault(route.path, {})[route.method.lower()] = _hot(route, route.doc, schemas)
     return document
+
+
+def _close(schemas: dict[str, Any], handlers: Iterable[HTTPRouteHandler]) -> None:
+    """Say of each schema of a body that it takes no other members, where that is so: Litestar does not say it."""
+    for kind in _structs([handler.parsed_data_field for handler in handlers]):
+        if not kind.__struct_config__.forbid_unknown_fields:
+            continue
+        parts = [*kind.__module__.split("."), kind.__name__]
+        for start in range(len(parts)):
+            schema = schemas.get("_".join(parts[start:]), {})
+            if "properties" in schema and set(kind.__struct_encode_fields__) <= set(schema["properties"]):
+                schema["additionalProperties"] = False
+
+
+def _structs(fields: Iterable[FieldDefinition | None]) -> list[type[msgspec.Struct]]:
+    """Every struct inside the types of some bodies."""
+    found: dict[type[msgspec.Struct], None] = {}
+    kinds: list[Any] = [field.annotation for field in fields if field is not None]
+    while kinds:
+        kind = kinds.pop()
+        if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and kind not in found:
+            found[kind] = None
+            kinds += get_type_hints(kind).values()
+        kinds += get_args(kind)
+    return list(found)
 
 
 def _hot(route: FastRoute, doc: FastDoc, schemas: dict[str, Any]) -> dict[str, Any]:
@@ -135,7 +163,16 @@ def _problem_reply() -> dict[str, Any]:
     }
 
 
-def _finish(operation: dict[str, Any], opt: dict[str, Any]) -> None:
+def _raw_body(opt: dict[str, Any], schemas: dict[str, Any]) -> dict[str, Any]:
+    """The body of a route that reads the bytes itself, in each of its media types."""
+    content = {kind: _content(opt["body"], opt.get("body_example"), schemas) for kind in opt["raw_body"]}
+    if "text/csv" in content:
+        schema = {"type": "string", "format": "binary"}
+        content["text/csv"] = {"schema": schema, "example": opt["csv_example"]}
+    return {"required": True, "content": content}
+
+
+def _finish(operation: dict[str, Any], opt: dict[str, Any], schemas: dict[str, Any]) -> None:
     replies: dict[str, Any] = operation["responses"]
     replies.pop("400", None)  # Litestar's own shape of errors, which we never send
     for status, reply in replies.items():
@@ -144,8 +181,10 @@ def _finish(operation: dict[str, Any], opt: dict[str, Any]) -> None:
         for content in reply.get("content", {}).values():
             if status.startswith("2") and "example" in opt:
                 content["example"] = opt["example"]
-    for body in operation.get("requestBody", {}).get("content", {}).values():
-        if "body_example" in opt:
+    if "raw_body" in opt:
+        operation["requestBody"] = _raw_body(opt, schemas)
+    for kind, body in operation.get("requestBody", {}).get("content", {}).items():
+        if "body_example" in opt and kind != "text/csv":
             body["example"] = opt["body_example"]
     replies["default"] = _problem_reply()
     if opt.get("write_key"):

@@ -9,6 +9,7 @@ import msgspec
 from litestar import Request, Response
 from litestar.exceptions import HTTPException, ValidationException
 
+from handbill.api.parameters import Parameters
 from handbill.infra.postgres import PostgresError
 from handbill.kit import errors
 from handbill.kit.errors import Fault, HandbillError
@@ -108,9 +109,15 @@ def _with_faults(request: Request[Any, Any, Any], error: HTTPException) -> Handb
             return errors.Invalid("The body is not valid; nothing was changed.", faults=faults)
     if error.status_code != 400:
         return translated(error)
+    parameters: Parameters = request.scope.get("state", {}).get("parameters") or Parameters()
     if isinstance(error, ValidationException) and isinstance(error.extra, list):
-        told = [
-            Fault(str(one.get("key", "")), str(one.get("message", ""))) for one in error.extra if isinstance(one, dict)
+        faults = [
+            parameters.fault(str(one.get("key", "")), str(one.get("message", "")))
+            for one in error.extra
+            if isinstance(one, dict)
         ]
-        return errors.Invalid("The request is not valid; nothing was changed.", faults=told)
+        return errors.Invalid("The request is not valid; nothing was changed.", faults=faults)
+    missing = parameters.missing(request.query_params, request.headers)
+    if missing:
+        return errors.Invalid("A parameter is missing; nothing was changed.", faults=missing)
     return errors.Invalid("The request could not be read; nothing was changed.")

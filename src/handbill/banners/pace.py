@@ -6,11 +6,18 @@ question to Redis. When Redis is away everybody passes.
 
 from __future__ import annotations
 
-from handbill.banners.throttle import Throttle
+from handbill.banners.throttle import Throttle, ThrottlePolicy
 from handbill.kit.bounds import RATE_LIMITED_USERS
 from handbill.kit.caches import LruCache
 from handbill.kit.clock import Clock
 from handbill.kit.errors import Throttled
+
+LEASE = 10
+
+
+def decision_policy(per_minute: int) -> ThrottlePolicy:
+    """So many at once, and as many a minute from then on."""
+    return ThrottlePolicy(limit=2 * per_minute, burst=per_minute, lease=LEASE)
 
 
 class Pace:

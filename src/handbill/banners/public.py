@@ -6,6 +6,7 @@ from uuid import UUID
 
 from handbill.banners.catalogue import Catalogue, Found
 from handbill.banners.model import Banner
+from handbill.banners.reporters import lacks_proof
 from handbill.banners.throttle import Throttle
 from handbill.banners.tokens import Token, Tokens
 from handbill.banners.variants import by_key, face
@@ -111,10 +112,12 @@ class Public:
         return target
 
     async def _kept(self, click: Click, token: Token, *, untracked: bool) -> Event:
-        """A drop with its reason where the tenant respects that the browser asks not to be tracked, and where the link
-        is too old."""
+        """A drop with its reason where the tenant respects that the browser asks not to be tracked, where it requires
+        proof of whose click it is and there is none, and where the link is too old."""
         if untracked and (await self._directory.profile(click.tenant)).settings.privacy.respect_dnt:
             return _dropped(click, Reason.DO_NOT_TRACK)
+        if await lacks_proof(self._directory, token):
+            return _dropped(click, Reason.UNPROVED_USER)
         return _dropped(click, Reason.LINK_TOO_OLD) if click.at >= token.expires_ms else click
 
     def _click(self, token: Token, banner: Banner, click_id: str | None, target: str, marks: tuple[str, ...]) -> Click:

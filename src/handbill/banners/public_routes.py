@@ -46,7 +46,13 @@ async def looks(
     return Response(msgspec.json.encode(found), media_type="application/json", headers=headers)
 
 
-@get("/r/{token:str}", operation_id="followBanner", tags=["Serving"], status_code=302, opt={"public": True})
+@get(
+    "/r/{token:str}",
+    operation_id="followBanner",
+    tags=["Serving"],
+    status_code=302,
+    opt={"public": True, "open_query": True},
+)
 async def follow(
     request: Request[Any, Any, Any], banners: Banners, token: FromPath[str], click_id: ClickId = None
 ) -> Response[None]:

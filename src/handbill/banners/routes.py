@@ -92,6 +92,8 @@ class BannerRoutes(Controller):
             "example": {"created": [examples.BANNER]},
             "body_example": [examples.NEW_BANNER],
             "raw_body": ("application/json", "text/csv"),
+            "body": list[NewBanner],
+            "csv_example": "title,x_times,y_hours,z_duration_sec\nSummer sale,2,24,3\n",
         },
     )
     async def bulk(self, banners: Banners, principal: Who, request: Request[Any, Any, Any]) -> Bulk:

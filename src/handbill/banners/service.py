@@ -9,6 +9,7 @@ from handbill.banners.editor import Editor
 from handbill.banners.erasure import Erasure
 from handbill.banners.imports import CHUNK, Importer, Refused, lines
 from handbill.banners.limits import CatalogueBook
+from handbill.banners.reporters import Reporters
 from handbill.banners.retention import Retention
 from handbill.banners.rollup import Rollup
 from handbill.banners.schedule import Schedule
@@ -62,6 +63,7 @@ class BannersService:
         clock: Clock,
         *,
         throttle: ThrottlePolicy | None = None,
+        key_throttle: ThrottlePolicy | None = None,
         accidental_close_ms: int = 500,
         retention_days: int = 90,
         show: ShowPolicy | None = None,
@@ -87,13 +89,15 @@ class BannersService:
         self.backfill = Backfill(database, catalogue, caps, clock)
         self.show = Show(database, redis, tenants.directory, catalogue, caps, events, guard, clock, keys, show, known)
         self.serving = Serving(catalogue, caps, tenants.directory, clock, show=self.show)
-        self._tracking = Tracking(catalogue, events, tenants.directory, self.show.tokens, guard, clock)
+        by_key = Throttle(redis, keys, clock, key_throttle)
+        reporters = Reporters(tenants.directory, guard, by_key, clock)
+        self._tracking = Tracking(catalogue, events, tenants.directory, self.show.tokens, reporters, clock)
         self._views = Views(
             catalogue,
             events,
             caps,
             tenants.directory,
-            guard,
+            reporters,
             clock,
             tokens=self.show.tokens,
             accidental_close_ms=accidental_close_ms,

@@ -97,7 +97,7 @@ class Serving:
         viewer = Viewer(tenant_id, user, sent.device_id, sent.session_id)
         ask = await self._ask(plan, viewer, sent.context, request)
         shown = await self._decider.decided(plan, slots, ask)
-        person = self._person(ask, sent.context, request, proved=subject is not None)
+        person = self._person(ask, sent.context, request, proved=who.is_proved)
         body = self._written(slots, shown, ask, person)
         return FastReply(200, b"".join(body), headers=_NO_STORE)
 

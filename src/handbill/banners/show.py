@@ -9,10 +9,10 @@ import msgspec
 
 from handbill.banners.catalogue import Catalogue
 from handbill.banners.decide import Decider
-from handbill.banners.pace import Pace
+from handbill.banners.pace import Pace, decision_policy
 from handbill.banners.public import Public
 from handbill.banners.rates import Rates
-from handbill.banners.throttle import Throttle, ThrottlePolicy
+from handbill.banners.throttle import Throttle
 from handbill.banners.tokens import Tokens
 from handbill.caps.service import CapsService
 from handbill.events.service import EventsService
@@ -56,7 +56,7 @@ class Show:
         self._countries = Countries(policy.geo_file, url=policy.geo_url, insecure=policy.geo_insecure)
         self.tokens = Tokens(key, ttl_s=policy.token_ttl_s)
         self.country = self._countries.of
-        self.pace = Pace(Throttle(redis, keys, clock, ThrottlePolicy(limit=policy.decisions_per_minute)), clock)
+        self.pace = Pace(Throttle(redis, keys, clock, decision_policy(policy.decisions_per_minute)), clock)
         self.decider = Decider(catalogue, caps, self._rates, seed=key, known=known)
         self.public = Public(catalogue, events, directory, self.tokens, guard, clock)
 

@@ -14,9 +14,10 @@ from uuid import UUID
 import msgspec
 
 from handbill.banners import docs, wire
+from handbill.banners.callers import UserTokenRequired
 from handbill.banners.catalogue import Catalogue, Found, Kind
 from handbill.banners.marks import BOT
-from handbill.banners.throttle import Throttle
+from handbill.banners.reporters import Reporters
 from handbill.banners.tokens import Token, Tokens
 from handbill.banners.wire import Accepted, BatchAccepted, BatchData, ClickIn, ImpressionIn, Rejected
 from handbill.events.model import HORIZON_DAYS, Click, Dropped, Event, Impression, Reason
@@ -46,14 +47,14 @@ class Tracking:
         events: EventsService,
         directory: Directory,
         tokens: Tokens,
-        throttle: Throttle,
+        reporters: Reporters,
         clock: Clock,
     ) -> None:
         self._catalogue = catalogue
         self._events = events
         self._directory = directory
         self._tokens = tokens
-        self._throttle = throttle
+        self._reporters = reporters
         self._clock = clock
 
     def routes(self) -> list[FastRoute]:
@@ -80,15 +81,14 @@ class Tracking:
 
     async def _one(self, request: FastRequest, kind: type[T], make: Make[T]) -> None:
         check_type(request)
-        if not self._throttle.passes(request.client_ip, 1):
-            await self._throttle.take(request.client_ip, 1)
+        await self._reporters.admit(request, _KINDS[kind])
         sent = wire.one(kind, request.body)
         await self._events.accept([await self._event(request, sent, make)])
 
     async def _many(self, request: FastRequest, kind: type[T], make: Make[T], what: str) -> FastReply:
         check_type(request)
         found = wire.many(kind, request.body)
-        await self._throttle.take(request.client_ip, len(found))
+        await self._reporters.admit(request, _KINDS[kind], len(found))
         events: list[Event] = []
         rejected: list[Rejected] = []
         for place, sent in found:
@@ -96,7 +96,7 @@ class Tracking:
                 if isinstance(sent, Invalid):
                     raise sent
                 events.append(await self._event(request, sent, make))
-            except (Invalid, NotFound, Forbidden) as error:
+            except (Invalid, NotFound, Forbidden, UserTokenRequired) as error:
                 rejected.append(Rejected(place, error.code, error.detail, list(error.faults)))
         return await accept_batch(self._events, events, rejected, what)
 
@@ -112,6 +112,7 @@ class Tracking:
         at = wire.occurred(sent.occurredAt, received)
         if at < received - _HORIZON_MS:
             raise too_old()
+        await self._reporters.check_user(request, found.tenant_id, sent.userId, token)
         if asks_not_to_be_tracked(request) and await self._respected(found.tenant_id):
             return Dropped(
                 found.tenant_id, sent.correlationId, at, received, _KINDS[type(sent)], str(Reason.DO_NOT_TRACK)
@@ -189,6 +190,8 @@ async def accept_batch(
     extra: Sequence[Sequence[object]] = (),
 ) -> FastReply:
     """Keep what is good and name what is not. A batch with nothing good in it is refused whole."""
+    if not accepted and all(item.code == UserTokenRequired.code for item in rejected):
+        raise UserTokenRequired(rejected[0].detail)
     if not accepted:
         first: HandbillError = Invalid(
             f"None of the {len(rejected)} {what} could be kept; the first: {rejected[0].detail}",

@@ -13,12 +13,12 @@ from typing import Any
 import msgspec
 
 from handbill.banners import docs, wire
-from handbill.banners.callers import caller
+from handbill.banners.callers import UserTokenRequired, caller, require_user_token
 from handbill.banners.catalogue import Catalogue, Found
 from handbill.banners.limits import lease_ms, lease_of
 from handbill.banners.marks import ACCIDENTAL, UNVERIFIED
 from handbill.banners.model import Banner
-from handbill.banners.throttle import Throttle
+from handbill.banners.reporters import Reporters
 from handbill.banners.tokens import Token, Tokens
 from handbill.banners.tracking import BODY_LIMIT, accept_batch, check_type, marks_of
 from handbill.banners.wire import Accepted, Rejected, ViewIn
@@ -59,7 +59,7 @@ class Views:
         events: EventsService,
         caps: CapsService,
         directory: Directory,
-        throttle: Throttle,
+        reporters: Reporters,
         clock: Clock,
         *,
         tokens: Tokens | None = None,
@@ -69,7 +69,7 @@ class Views:
         self._events = events
         self._caps = caps
         self._directory = directory
-        self._throttle = throttle
+        self._reporters = reporters
         self._tokens = tokens or Tokens(secrets.token_bytes(32))
         self._clock = clock
         self._accidental_ms = accidental_close_ms
@@ -82,7 +82,7 @@ class Views:
 
     async def view(self, request: FastRequest) -> FastReply:
         check_type(request)
-        await self._throttle.take(request.client_ip, 1)
+        await self._reporters.admit(request, "view")
         judged = await self._judge(request, wire.one(ViewIn, request.body))
         await self._events.accept([judged.event], await self._commands(judged))
         return FastReply(202, _RECORDED)
@@ -90,7 +90,7 @@ class Views:
     async def views(self, request: FastRequest) -> FastReply:
         check_type(request)
         found = wire.many(ViewIn, request.body)
-        await self._throttle.take(request.client_ip, len(found))
+        await self._reporters.admit(request, "view", len(found))
         judged: list[Judged] = []
         rejected: list[Rejected] = []
         for place, sent in found:
@@ -98,7 +98,7 @@ class Views:
                 if isinstance(sent, Invalid):
                     raise sent
                 judged.append(await self._judge(request, sent))
-            except (Invalid, NotFound, Forbidden) as error:
+            except (Invalid, NotFound, Forbidden, UserTokenRequired) as error:
                 rejected.append(_rejected(place, error))
         # Together, so that one statement looks up all that must be looked up.
         commands = await asyncio.gather(*map(self._commands, judged))
@@ -130,14 +130,15 @@ class Views:
         banner = await self._catalogue.banner(found) if found is not None else None
         if found is None or banner is None:
             raise NotFound(f"There is no banner {sent.banner_id}; nothing was counted.", code="BANNER_NOT_FOUND")
-        who = await caller(self._directory, request, found.tenant_id)
+        who = await caller(self._directory, request, found.tenant_id, needs_proof=False)
         if who.subject is not None and who.subject != sent.user_id:
             raise Forbidden("user_id is not the subject of the token; nothing was counted.", code="NOT_YOUR_USER")
         received = self._clock.now_ms()
         read = self._token(found, sent, received)
         # One that has expired proves nothing any more: the view waited in a client's queue.
         token = read if read is not None and received < read.expires_ms else None
-        proved = token is not None and (token.proved or who.subject is not None)
+        await require_user_token(self._directory, who, proved=token is not None and token.proved)
+        proved = token is not None and (token.proved or who.is_proved)
         marks = marks_of(request) + (() if proved else (UNVERIFIED,))
         placement = await self._placement(found, sent)
         if placement is None and token is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Any, Literal, TypeVar, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -18,6 +18,7 @@ from handbill.banners.model import VariantKey
 from handbill.kit.bounds import CUSTOM_VALUE_MAX
 from handbill.kit.clock import to_ms
 from handbill.kit.errors import Fault, Invalid
+from handbill.kit.faults import MOST, faults_in, unknown_names
 from handbill.kit.untrusted_json import UNREADABLE, check_depth
 
 EventId = Annotated[str, Meta(min_length=1, max_length=200, description="Names the event: sent again, it counts once")]
@@ -53,7 +54,7 @@ class Why(StrEnum):
 T = TypeVar("T", bound=msgspec.Struct)
 
 
-class ImpressionIn(msgspec.Struct, frozen=True):
+class ImpressionIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     bannerPublicId: UUID
     placementPublicId: UUID
     correlationId: EventId
@@ -69,7 +70,7 @@ class ImpressionIn(msgspec.Struct, frozen=True):
     token: DecisionToken | None = None
 
 
-class ClickIn(msgspec.Struct, frozen=True):
+class ClickIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     bannerPublicId: UUID
     placementPublicId: UUID
     correlationId: EventId
@@ -85,7 +86,7 @@ class ClickIn(msgspec.Struct, frozen=True):
     token: DecisionToken | None = None
 
 
-class ViewIn(msgspec.Struct, frozen=True):
+class ViewIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     banner_id: UUID
     user_id: Annotated[str, Meta(min_length=1, max_length=200)]
     event_id: EventId
@@ -100,7 +101,7 @@ class ViewIn(msgspec.Struct, frozen=True):
     )
 
 
-class ContextIn(msgspec.Struct, frozen=True):
+class ContextIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the caller knows of the moment; what it leaves out is read from the request where that is possible."""
 
     url: Address | None = None
@@ -117,7 +118,7 @@ class ContextIn(msgspec.Struct, frozen=True):
 _NO_CONTEXT = ContextIn()
 
 
-class DecideIn(msgspec.Struct, frozen=True):
+class DecideIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     user_id: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
     session_id: Short | None = None
     device_id: Short | None = None
@@ -253,13 +254,17 @@ def one(kind: type[T], body: bytes) -> T:
         raise _refused(kind, _object(body), "") from None
 
 
+class _Batch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    events: list[msgspec.Raw]
+
+
 def many(kind: type[T], body: bytes) -> list[tuple[int, T | Invalid]]:
     """A batch: each event by its place, or what is wrong with it. A fault in one is no fault of its neighbours."""
     check_depth(body)
     try:
-        batch = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
-        raws = msgspec.json.decode(batch["events"], type=list[msgspec.Raw])
-    except (*UNREADABLE, KeyError):
+        raws = msgspec.json.decode(body, type=_Batch).events
+    except UNREADABLE:
+        _refuse_other_members(body)
         raise Invalid(
             'A batch is an object with a list: {"events": [...]}; nothing was kept.',
             faults=[Fault("events", "must be a list")],
@@ -278,7 +283,7 @@ def many(kind: type[T], body: bytes) -> list[tuple[int, T | Invalid]]:
         except Invalid as error:
             found.append((place, error))
         except UNREADABLE:
-            found.append((place, _refused(kind, _object(bytes(raw)), f"events[{place}].")))
+            found.append((place, _refused(kind, _object(bytes(raw)), f"events[{place}]")))
     return found
 
 
@@ -305,21 +310,23 @@ def _object(body: bytes) -> dict[str, Any]:
     return value
 
 
+def _refuse_other_members(body: bytes) -> None:
+    """Raises Invalid for a batch that has more than its events, naming what else it has."""
+    try:
+        names = list(msgspec.json.decode(body, type=dict[str, msgspec.Raw]))
+    except UNREADABLE:
+        return
+    errors = unknown_names(names, ("events",))[:MOST]
+    if errors:
+        raise Invalid("A batch has a member that is not known; nothing was kept.", faults=errors)
+
+
 def _refused(
     kind: type[msgspec.Struct], value: dict[str, Any], at: str, why: str = "The event is not valid; it was not kept."
 ) -> Invalid:
-    hints = get_type_hints(kind, include_extras=True)
-    faults: list[Fault] = []
-    for field in msgspec.structs.fields(kind):
-        if field.name not in value:
-            if field.required:
-                faults.append(Fault(at + field.name, "is required"))
-            continue
-        try:
-            msgspec.convert(value[field.name], hints[field.name], strict=True)
-        except msgspec.ValidationError as error:
-            faults.append(Fault(at + field.name, _plain(str(error))))
-    return Invalid(why, faults=faults)
+    """Every fault of one body, after its typed decode failed."""
+    errors = [Fault(error.field, _plain(error.reason)) for error in faults_in(value, kind, at)[:MOST]]
+    return Invalid(why, faults=errors)
 
 
 def _plain(message: str) -> str:

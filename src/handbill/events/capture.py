@@ -107,6 +107,7 @@ class Capture:
                 cors=True,
                 body_limit=BODY_BYTES[dialect],
                 doc=capture_docs.DOCS.get((method, path)),
+                open_query=dialect is not Dialect.OWN,
             )
             for (method, path), dialect in ROUTES.items()
         ]

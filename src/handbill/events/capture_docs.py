@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from handbill.events.dialects.canon import Dialect
+from handbill.kit.errors import Fault
 from handbill.kit.fast import FastDoc
 
 _TAG = "Events"
@@ -22,7 +23,7 @@ ALIASES: dict[Dialect, str] = {
 """One line for the addresses that are only other names of a described one."""
 
 
-class OwnEvent(msgspec.Struct, frozen=True):
+class OwnEvent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     event: str
     distinct_id: str | int
     event_id: str | None = None
@@ -33,7 +34,7 @@ class OwnEvent(msgspec.Struct, frozen=True):
     context: dict[str, Any] = {}
 
 
-class OwnBatch(msgspec.Struct, frozen=True):
+class OwnBatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """1 to 500 events. The write key is the first of `x-api-key`, `x-write-key`, `?write_key=`, `api_key`."""
 
     events: list[OwnEvent]
@@ -42,8 +43,11 @@ class OwnBatch(msgspec.Struct, frozen=True):
 
 
 class OwnNote(msgspec.Struct, frozen=True):
+    """`faults` name the fields that are not known, with the reason UNKNOWN_FIELD."""
+
     index: int
     reason: str
+    faults: list[Fault] = []
 
 
 class OwnTaken(msgspec.Struct, frozen=True):

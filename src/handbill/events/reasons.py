@@ -34,6 +34,8 @@ class Reason(StrEnum):
     TIME_UNREADABLE = "TIME_UNREADABLE"
     SET_UNREADABLE = "SET_UNREADABLE"
     QUOTA = "QUOTA"
+    UNKNOWN_FIELD = "UNKNOWN_FIELD"
+    UNPROVED_USER = "UNPROVED_USER"
 
 
 DOCS: dict[Reason, str] = {
@@ -67,6 +69,8 @@ DOCS: dict[Reason, str] = {
     Reason.TIME_UNREADABLE: "Kept, but its time could not be read: the time of arrival stands instead.",
     Reason.SET_UNREADABLE: "Kept, but what it would set on the person is no JSON object and was left out.",
     Reason.QUOTA: "The tenant's quota of events for the day is used up; the client was told not to send it again.",
+    Reason.UNKNOWN_FIELD: "It has a field that is not known; the answer names it.",
+    Reason.UNPROVED_USER: "The tenant requires users' tokens (jwt.required), and nothing proves whose click this is.",
 }
 
 KEPT = frozenset({Reason.ILLEGAL_MERGE, Reason.TIME_UNREADABLE, Reason.SET_UNREADABLE})

@@ -41,8 +41,8 @@ from handbill.kit.pages import Page, decode, page
 from handbill.tenants.service import Directory
 
 __all__ = [
-    "Bounds", "Compiled", "EventStoreReader", "IdsOf", "InsightsService", "MembersOf", "NamesOf", "Seen", "Tails", "Told",
-    "Wanted",
+    "Bounds", "Compiled", "EventStoreReader", "IdsOf", "InsightsService", "MembersOf", "NamesOf", "Seen", "Tails",
+    "Told", "Wanted",
 ]  # fmt: skip
 
 _PAGE_BYTES = 4 << 20

@@ -194,6 +194,8 @@ CODES: dict[str, str] = {
     "NOT_YOUR_USER": "`user_id` is not the subject of the token; nothing was counted.",
     "IP_THROTTLED": "Too many events from this address in a minute; nothing of the request was kept.",
     "TOO_OLD": "It happened more than 35 days ago and cannot be told from a copy; it was not counted.",
+    "USER_TOKEN_REQUIRED": "The tenant requires users' tokens; see docs/security.md.",
+    "KEY_THROTTLED": "Too many events with this secret key; wait for `Retry-After` seconds.",
     "USER_THROTTLED": "This user asks for decisions too often; wait for `Retry-After` seconds.",
     "BAD_DECISION_TOKEN": "The token was not given out for this banner and user; nothing was counted.",
     "DURATION_TOO_LONG": "The view lasted longer than the time since its decision; nothing was counted.",

@@ -14,7 +14,7 @@ Headers = Sequence[tuple[bytes, bytes]]
 
 
 class FastRequest(msgspec.Struct, frozen=True, gc=False):
-    """One request with its whole body, names of headers in lower case."""
+    """One request with its whole body, names of headers in lower case. GET routes are asked by HEAD, too."""
 
     method: str
     path: str
@@ -75,6 +75,8 @@ class FastRoute(msgspec.Struct, frozen=True):
     cors: bool = False
     body_limit: int | None = None
     doc: FastDoc | None = None
+    # Clients of other vendors add parameters of their own; elsewhere only those that `doc` describes may be sent.
+    open_query: bool = False
 
     @property
     def span(self) -> str:

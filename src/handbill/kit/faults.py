@@ -5,7 +5,11 @@ It runs only after a body was refused, so it may take its time.
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+import types
+from collections.abc import Collection, Iterable
+from difflib import get_close_matches
+from enum import Enum
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec.structs import fields
@@ -14,6 +18,23 @@ from handbill.kit.errors import Fault
 from handbill.kit.untrusted_json import UNREADABLE
 
 MOST = 50
+_NAME_MAX = 100
+"""So many characters of an unknown name are repeated; a longer one is like no name of ours."""
+
+
+def unknown_names(names: Iterable[str], known: Collection[str], at: str = "", what: str = "field") -> list[Fault]:
+    """A fault for each name that is not known, as it was sent, with the known name that it is most like."""
+    return [
+        Fault(f"{at}.{name[:_NAME_MAX]}" if at else name[:_NAME_MAX], unknown(name, known, what))
+        for name in names
+        if name not in known
+    ]
+
+
+def unknown(name: str, known: Collection[str], what: str = "field") -> str:
+    """What is wrong with a name that is not known."""
+    close = get_close_matches(name, known, 1) if len(name) <= _NAME_MAX else []
+    return f"is not a known {what}" + (f"; did you mean `{close[0]}`?" if close else "")
 
 
 def faults_of(body: bytes, kind: Any) -> list[Fault]:
@@ -28,6 +49,9 @@ def faults_of(body: bytes, kind: Any) -> list[Fault]:
 def faults_in(value: Any, kind: Any, at: str = "") -> list[Fault]:
     """The same for a value already decoded."""
     struct = _struct(kind)
+    if struct is None and isinstance(value, list) and (item := _item(kind)) is not None:
+        inside = [fault for place, each in enumerate(value) for fault in faults_in(each, item, f"{at}[{place}]")[:MOST]]
+        return inside[:MOST] or _one(value, kind, at)
     if struct is None or not isinstance(value, dict):
         return _one(value, kind, at)
     found: list[Fault] = []
@@ -41,7 +65,7 @@ def faults_in(value: Any, kind: Any, at: str = "") -> list[Fault]:
             found.append(Fault(place, "is required"))
     if struct.__struct_config__.forbid_unknown_fields:
         names = {field.encode_name for field in known}
-        found += [Fault(f"{at}.{name}" if at else name, "is not a known field") for name in value if name not in names]
+        found += unknown_names(value, names, at)[:MOST]
     if not found:
         found = _one(value, kind, at)  # a rule of the whole, if no part broke one
     joint = getattr(struct, "joint_faults", None)  # rules over several fields, which have names of their own
@@ -55,17 +79,21 @@ def _one(value: Any, kind: Any, at: str) -> list[Fault]:
         msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
         reason, _, path = str(error).partition(" - at `$")
-        if reason.startswith("Invalid enum value") and (words := _words(kind)):
+        if reason.startswith("Object contains unknown field"):  # of a choice between structs
+            path, reason = f"{path.rstrip('`')}.{reason.split('`')[1]}", "is not a known field"
+        if reason.startswith("Invalid enum value") and (words := allowed_words(kind)):
             reason = f"must be one of {', '.join(words)}"
         return [Fault(at + path.rstrip("`") if at else path.rstrip("`").lstrip("."), reason)]
     return []
 
 
-def _words(kind: Any) -> list[str]:
+def allowed_words(kind: Any) -> list[str]:
     """The words that a type allows, wherever in it they stand: msgspec says which was wrong, not which are right."""
     if get_origin(kind) is Literal:
         return [str(word) for word in get_args(kind)]
-    return [word for part in get_args(kind) for word in _words(part)]
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return [str(word.value) for word in kind]
+    return [word for part in get_args(kind) for word in allowed_words(part)]
 
 
 def _struct(kind: Any) -> type[msgspec.Struct] | None:
@@ -74,3 +102,12 @@ def _struct(kind: Any) -> type[msgspec.Struct] | None:
         return kind
     inner = [struct for part in get_args(kind) if (struct := _struct(part)) is not None]
     return inner[0] if len(inner) == 1 and not str(kind).startswith(("list", "dict", "tuple", "set")) else None
+
+
+def _item(kind: Any) -> Any:
+    """The type of a list's items where they are structs, whatever the list is wrapped in; else None."""
+    if get_origin(kind) in (list, tuple):
+        return next((part for part in get_args(kind) if _struct(part) is not None), None)
+    if get_origin(kind) in (Annotated, Union, types.UnionType):
+        return next((item for part in get_args(kind) if (item := _item(part)) is not None), None)
+    return None

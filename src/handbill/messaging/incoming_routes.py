@@ -31,7 +31,7 @@ class Taken(msgspec.Struct, frozen=True):
     operation_id="subscribeWhatsapp",
     tags=["Provider"],
     media_type="text/plain",
-    opt={"public": True, "example": "1158201444"},
+    opt={"public": True, "open_query": True, "example": "1158201444"},
 )
 async def subscribe(request: Request[Any, Any, Any], messaging: Messaging, connection_id: FromPath[UUID]) -> str:
     """Meta subscribes: its challenge is repeated when it sends the connection's verify token (`hub.*` in the query)."""
@@ -45,7 +45,9 @@ async def subscribe(request: Request[Any, Any, Any], messaging: Messaging, conne
     status_code=200,
     opt={
         "public": True,
+        "open_query": True,
         "raw_body": ("application/json",),
+        "body": dict[str, Any],
         "body_limit": LARGEST,
         "example": {"new": True},
         "body_example": {"object": "whatsapp_business_account", "entry": []},

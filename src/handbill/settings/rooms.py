@@ -83,10 +83,18 @@ class Banners(msgspec.Struct, frozen=True):
         int,
         Meta(
             ge=0,
-            description="Tracked events a minute from one client address, and beside them as many requests for banners "
-            "that are not shown; 0 means no limit.",
+            description="Never more than so many impressions in any 60 s from one client address, a fifth of them at "
+            "once; as many clicks, views and requests for banners that are not shown. 0 means no limit.",
         ),
     ] = 600
+    key_throttle_per_minute: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="The same for requests with a secret key: by the key, wherever they come from. 0 means no "
+            "limit.",
+        ),
+    ] = 60_000
     accidental_close_ms: Annotated[
         int, Meta(ge=0, description="A view closed sooner than this is marked as accidental.")
     ] = 500
@@ -107,7 +115,8 @@ class Banners(msgspec.Struct, frozen=True):
         int,
         Meta(
             ge=0,
-            description="Decisions a minute for one user; more are refused with 429. 0 means no limit.",
+            description="Decisions for one user: so many at once, and as many a minute from then on; more are refused "
+            "with 429 `USER_THROTTLED`. 0 means no limit.",
         ),
     ] = 120
     geo_file: Annotated[

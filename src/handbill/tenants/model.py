@@ -112,6 +112,8 @@ class JwtRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     audience: Annotated[str, Meta(max_length=500)] | None = None
     issuer: Annotated[str, Meta(max_length=500)] | None = None
     leeway_s: Annotated[int, Meta(ge=0, le=60)] = 10
+    required: bool = False
+    """Whether nothing counts for a user without proof of who it is; see docs/security.md."""
 
 
 class TenantSettings(msgspec.Struct, frozen=True):

@@ -257,6 +257,11 @@ class TenantService:
         return store.StoredSettings(shown, sealed)
 
     def _check_rules(self, rules: JwtRules) -> None:
+        if rules.required and rules.kind == "none":
+            raise Invalid(
+                "Tokens cannot be required while there is nothing to check them with; nothing was changed.",
+                faults=[Fault("settings.jwt.required", "needs a kind: hs256 with a secret, or jwks with a key set")],
+            )
         if rules.kind == "jwks" and (rules.jwks is None) == (rules.jwks_url is None):
             raise Invalid(
                 "A key set is given either as it is or by its URL.",

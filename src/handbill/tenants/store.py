@@ -113,12 +113,20 @@ async def update_settings(tx: Tx, tenant_id: int, kept: StoredSettings, now: dat
     await tx.execute(
         S.update_settings,
         tenant_id,
-        _json(shown.jwt),
+        _jwt_json(shown.jwt),
         kept.sealed_secret,
         _json(shown.limits),
         _json(shown.privacy),
         now,
     )
+
+
+def _jwt_json(rules: JwtRules) -> str:
+    """`required` only where it is on: processes of the release before do not know it."""
+    fields = msgspec.structs.asdict(rules)
+    if not rules.required:
+        del fields["required"]
+    return _json(fields)
 
 
 # --- keys

@@ -262,7 +262,7 @@ def _capture(house: House) -> Capture:
 
 
 def _banners(house: House) -> BannersService:
-    given = house.settings.banners
+    given, processes = house.settings.banners, house.settings.api.processes
     geo_url, geo_insecure = _geo_url(house.settings)
     return BannersService(
         house.database,
@@ -272,7 +272,10 @@ def _banners(house: House) -> BannersService:
         house.events,
         house.caps,
         house.clock,
-        throttle=ThrottlePolicy(limit=given.throttle_per_minute),
+        throttle=ThrottlePolicy(limit=given.throttle_per_minute, processes=processes),
+        key_throttle=ThrottlePolicy(
+            limit=given.key_throttle_per_minute, processes=processes, code="KEY_THROTTLED", who="with this key"
+        ),
         accidental_close_ms=given.accidental_close_ms,
         retention_days=given.retention_days,
         show=ShowPolicy(

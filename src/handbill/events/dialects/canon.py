@@ -13,6 +13,7 @@ import msgspec
 
 from handbill.events.model import HISTORICAL, NO_PROPERTIES, CapturedEvent, Edge, EdgeKind
 from handbill.events.reasons import Reason
+from handbill.kit.errors import Fault
 
 __all__ = [
     "HISTORICAL", "NO_PROPERTIES", "CapturedEvent", "Dialect", "Edge", "EdgeKind", "Moment", "Note", "Opened", "Parsed",
@@ -27,11 +28,12 @@ class Dialect(StrEnum):
     SEGMENT = "segment"
 
 
-class Note(msgspec.Struct, frozen=True, gc=False):
-    """What became of the event at this place of the request."""
+class Note(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """What became of the event at this place of the request; `faults` name the fields that are wrong in it."""
 
     index: int
     reason: Reason
+    faults: Sequence[Fault] = ()
 
 
 class Parsed(msgspec.Struct, frozen=True):
@@ -77,6 +79,7 @@ class Moment(msgspec.Struct, frozen=True):
 class Refused(Exception):
     """One event cannot be taken; its neighbours can."""
 
-    def __init__(self, reason: Reason) -> None:
+    def __init__(self, reason: Reason, faults: Sequence[Fault] = ()) -> None:
         super().__init__(reason.value)
         self.reason = reason
+        self.faults = faults

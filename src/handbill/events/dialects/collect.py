@@ -32,7 +32,7 @@ def _or_reason(make: Callable[[S], T], part: S) -> T | Reason:
 def collected(
     dialect: Dialect,
     key: str | None,
-    items: Sequence[T | Reason],
+    items: Sequence[T | Reason | Refused],
     make: Callable[[T, Warned], CapturedEvent],
 ) -> Parsed:
     """Every event that can be made, where it stood, and what became of the others."""
@@ -44,6 +44,9 @@ def collected(
     for index, item in enumerate(items):
         if isinstance(item, Reason):
             dropped.append(Note(index, item))
+            continue
+        if isinstance(item, Refused):
+            dropped.append(Note(index, item.reason, item.faults))
             continue
         try:
             events.append(make(item, left_out))

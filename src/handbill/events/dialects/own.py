@@ -6,6 +6,7 @@ taken apart, to find the events at fault and keep the others.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from typing import Annotated, Any
 
@@ -24,7 +25,7 @@ from handbill.events.dialects.canon import (
     Refused,
     Terms,
 )
-from handbill.events.dialects.collect import Warned, collected, each
+from handbill.events.dialects.collect import Warned, collected
 from handbill.events.dialects.ids import EDGES, distinct, edge, event_id
 from handbill.events.dialects.reading import (
     PAYLOAD_BYTES,
@@ -48,7 +49,9 @@ from handbill.events.dialects.reading import (
 from handbill.events.dialects.times import fixed, read_ms, skew
 from handbill.events.dialects.unpack import Steps, unpacking
 from handbill.events.reasons import Reason
+from handbill.kit.errors import Fault, Invalid
 from handbill.kit.fast import FastRequest
+from handbill.kit.faults import MOST, unknown_names
 from handbill.kit.forms import parse_form
 from handbill.kit.untrusted_json import UNREADABLE
 
@@ -64,7 +67,7 @@ Side = int | float | str | bool | None
 Wide = Annotated[str, Meta(max_length=WIDE)]
 
 
-class ContextIn(msgspec.Struct, frozen=True, gc=False):
+class ContextIn(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
     """What the sender knows of the moment; what it leaves out is read from the request where that is possible."""
 
     session_id: Small | None = None
@@ -88,7 +91,11 @@ _WIDE = frozenset({"url", "referrer", "user_agent"})
 
 
 class PersonIn(
-    msgspec.Struct, frozen=True, gc=False, rename={"set": "$set", "set_once": "$set_once", "unset": "$unset"}
+    msgspec.Struct,
+    frozen=True,
+    gc=False,
+    forbid_unknown_fields=True,
+    rename={"set": "$set", "set_once": "$set_once", "unset": "$unset"},
 ):
     """What the event changes on its person."""
 
@@ -112,7 +119,7 @@ class _InsideIn(
     alias: Any = None
 
 
-class EventIn(msgspec.Struct, frozen=True, gc=False):
+class EventIn(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
     event: str | None = None
     distinct_id: str | int | None = None
     event_id: str | None = None
@@ -132,19 +139,18 @@ class _LooseEventIn(EventIn, frozen=True, gc=False):
         found = {
             name: value if name.startswith("screen_") else text(value, WIDE if name in _WIDE else SMALL)
             for name, value in (self.context or {}).items()
-            if name in ContextIn.__struct_fields__
         }
         fields = {name: getattr(self, name) for name in EventIn.__struct_fields__}
         return EventIn(**{**fields, "context": ContextIn(**found)})
 
 
-class _BatchIn(msgspec.Struct, frozen=True):
+class _BatchIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     events: list[EventIn]
     sent_at: Raw = _NOTHING
     api_key: Raw = _NOTHING
 
 
-class _LooseIn(msgspec.Struct, frozen=True):
+class _LooseIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     events: Raw
     sent_at: Raw = _NOTHING
     api_key: Raw = _NOTHING
@@ -166,6 +172,7 @@ class Desk(msgspec.Struct, frozen=True):
 _batch = msgspec.json.Decoder(_BatchIn)
 _loose = msgspec.json.Decoder(_LooseIn)
 _event = msgspec.json.Decoder(_LooseEventIn)
+_members = msgspec.json.Decoder(dict[str, Raw])
 _inside = msgspec.json.Decoder(_InsideIn)
 _NO_CONTEXT = ContextIn()
 _NO_INSIDE = _InsideIn()
@@ -219,7 +226,7 @@ def _queried(query: bytes) -> str | None:
     return found[0].decode("utf-8", "replace") if found else None
 
 
-def _read(body: bytes) -> tuple[_BatchIn | _LooseIn, list[EventIn | Reason]]:
+def _read(body: bytes) -> tuple[_BatchIn | _LooseIn, list[EventIn | Refused]]:
     try:
         if len(body) > PAYLOAD_BYTES:
             elements(decoded(_loose, body).events, BATCH_MAX, "events")
@@ -231,21 +238,60 @@ def _read(body: bytes) -> tuple[_BatchIn | _LooseIn, list[EventIn | Reason]]:
         return sent, [*sent.events]
     try:
         loose = decoded(_loose, body)
-        return loose, each(_alone, elements(loose.events, BATCH_MAX, "events"))
+        return loose, [_tried(raw) for raw in elements(loose.events, BATCH_MAX, "events")]
     except UNREADABLE:
+        _refuse_unknown_members(body)
         raise bad_json("The body is no JSON object with a list of `events`") from None
+
+
+def _tried(raw: Raw) -> EventIn | Refused:
+    try:
+        return _alone(raw)
+    except Refused as refused:
+        return refused
 
 
 def _alone(raw: Raw) -> EventIn:
     if len(raw) > PAYLOAD_BYTES:
         raise Refused(Reason.EVENT_TOO_LARGE)
     try:
-        return _event.decode(raw).tight()
+        sent = _event.decode(raw)
+        faults = unknown_names(sent.context or (), ContextIn.__struct_fields__, "context")
+        if faults:
+            raise Refused(Reason.UNKNOWN_FIELD, faults[:MOST])
+        return sent.tight()
     except msgspec.ValidationError as error:
+        if faults := _unknown_members(raw):
+            raise Refused(Reason.UNKNOWN_FIELD, faults) from None
         field = str(error).rpartition("`$.")[2].partition("`")[0].partition(".")[0]
         raise Refused(_BLAME.get(field, Reason.MALFORMED_EVENT)) from None
     except UNREADABLE:
         raise Refused(Reason.MALFORMED_EVENT) from None
+
+
+def _refuse_unknown_members(body: bytes) -> None:
+    """Raises Invalid, naming the members of a request that are not known, if there are any."""
+    try:
+        names = decoded(_members, body)
+    except UNREADABLE:
+        return
+    if faults := unknown_names(names, _BatchIn.__struct_fields__)[:MOST]:
+        code = "INVALID" if "events" in names else "BAD_JSON"
+        raise Invalid("The request has a member that is not known; nothing was kept.", code=code, faults=faults)
+
+
+def _unknown_members(raw: Raw) -> list[Fault]:
+    """The members of one event that are not known, in its context and its person's properties too."""
+    try:
+        found = _members.decode(raw)
+    except UNREADABLE:
+        return []
+    faults = unknown_names(found, EventIn.__struct_fields__)
+    for name, kind in (("context", ContextIn), ("user_properties", PersonIn)):
+        with contextlib.suppress(*UNREADABLE):
+            inside = _members.decode(found.get(name, b"{}"))
+            faults += unknown_names(inside, kind.__struct_encode_fields__, name)
+    return faults[:MOST]
 
 
 def captured(desk: Desk, sent: EventIn, warned: Warned) -> CapturedEvent:
