@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from handbill.active_hours import store
 from handbill.active_hours.model import AVERAGE, HOUR_MS, Profile
 from handbill.active_hours.service import SETTLE_AFTER, ActiveHoursService
 from handbill.banners.model import DecidingPatch
@@ -319,3 +320,15 @@ async def test_switching_off_forgets_everything(stage: Stage, make_tenant: MakeT
     await stage.settled()
     assert await stage.rows() == []
     assert len(await stage.rows(other)) > 0
+
+
+async def test_a_person_with_very_many_ids_is_read_in_part_and_the_newest_weeks_first(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "ROWS_OF_PERSON", 3)
+    await stage.switch()
+    await stage.send(evenings(stage, "ann", 28, hour=20))
+    await stage.settled()
+    profile = await stage.profile("ann")
+    assert profile is not None
+    assert 14 <= profile.events <= 21, "three weeks of it"

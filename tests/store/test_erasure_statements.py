@@ -61,7 +61,7 @@ def cases(tenant: int, now: datetime) -> dict[str, tuple[Any, ...]]:
     person, address, spelt = (tenant, some), (tenant, [PHONE]), (tenant, [PHONE, PHONE[1:]])
     old = now - timedelta(days=100)
     return {
-        "active_hours.activity_of_people": (tenant, ids),
+        "active_hours.activity_of_people": (tenant, ids, LIMIT),
         "active_hours.drop_activity": (tenant, 2_850, LIMIT),
         "active_hours.erase_activity": person,
         "active_hours.export_activity": (tenant, PERSON, LIMIT),

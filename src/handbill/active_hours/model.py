@@ -104,9 +104,11 @@ def levels_of(weighted: Sequence[int]) -> bytes:
 
 def level_at(profile: Profile | None, now_ms: int) -> int:
     """How busy the hour of this moment is where the person is."""
-    if profile is None or len(profile.levels) != HOURS:
-        return NOT_LEARNT
-    return profile.levels[hour_at(profile.zone, now_ms)]
+    return level_of(profile, hour_at(profile.zone, now_ms)) if profile is not None else NOT_LEARNT
+
+
+def level_of(profile: Profile, hour: int) -> int:
+    return profile.levels[hour] if len(profile.levels) == HOURS else NOT_LEARNT
 
 
 def is_peak(level: int) -> bool:
@@ -146,8 +148,8 @@ def _by_hour(rows: Iterable[Activity], zone: str, newest: int) -> list[int]:
     for row in rows:
         offset = from_ms(row.week * WEEK_MS + WEEK_MS // 2).astimezone(here).utcoffset() or timedelta()
         shift = round(offset.total_seconds() * 1_000 / QUARTER_MS)
-        weight = _WEIGHTS[newest - row.week]
-        for quarter, count in enumerate(row.counts):
-            if count:
-                hours[(quarter + shift) // 4 % HOURS] += count * weight
+        weight, cut = _WEIGHTS[newest - row.week], -shift % QUARTERS
+        local = [*row.counts[cut:], *row.counts[:cut]]
+        for hour in range(HOURS):
+            hours[hour] += sum(local[4 * hour : 4 * hour + 4]) * weight
     return hours

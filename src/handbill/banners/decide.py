@@ -16,10 +16,12 @@ from typing import Any
 
 import msgspec
 
-from handbill.active_hours.model import NOT_LEARNT, Profile, is_peak, level_at
+from handbill.active_hours.model import NOT_LEARNT, Profile, is_peak, level_of
 from handbill.banners.catalogue import Catalogue, Snapshot
 from handbill.banners.plan import Entry, Plan, Slot, bits_of
 from handbill.banners.rates import Rates
+from handbill.banners.targeting.context import minute_of_week
+from handbill.banners.targeting.nodes import MINUTES_A_DAY
 from handbill.caps.model import Viewer
 from handbill.caps.service import Caps, CapsService
 from handbill.infra.redis import RedisError
@@ -166,7 +168,7 @@ class Decider:
         if people.needs and self._known is not None:
             found, missing = self._known.read(ask.viewer.tenant_id, ask.user, caps.beside, people.needs)
         hours = found.get(ACTIVE_HOURS)
-        found[ACTIVE_HOURS] = level_at(hours, ask.now_ms)
+        found[ACTIVE_HOURS] = _level_now(hours, ask.now_ms) if hours is not None else NOT_LEARNT
         ask = Ask(ask.viewer, ask.now_ms, {**ask.values, **found}, missing, hours)
         return people.narrowed(mask, ask.values, missing), ask
 
@@ -281,6 +283,11 @@ def _quick(snapshot: Snapshot, before: Plan | None) -> bool:
         1 for banner in snapshot.banners if (kept := pieces.get(banner.id)) is None or kept.version != banner.version
     )
     return fresh * _RULE_COST + len(snapshot.banners) <= _QUICK
+
+
+def _level_now(hours: Profile, now_ms: int) -> int:
+    """How busy this hour is for the user. The time of day in a zone is remembered for the minute."""
+    return level_of(hours, minute_of_week(hours.zone, now_ms // 60_000) % MINUTES_A_DAY // 60)
 
 
 def _unheld(entry: Entry, slot: Slot, caps: Caps, now_ms: int) -> bool:

@@ -23,12 +23,18 @@ on conflict (tenant_id, distinct_id, week) do update set
     changed_at = coalesce(a.changed_at, excluded.changed_at)
 
 -- name: activity_of_people
--- What all ids of these people did. The tenant's zone stands for a person whose events named none.
-select d.person_id, a.week, a.counts, a.first_at, a.last_at, a.zone, a.zone_at, a.zone_key, t.time_zone as tenant_zone
-from people.distinct_ids d
-join active_hours.activity a on a.tenant_id = $1 and a.distinct_id = d.distinct_id
+-- What the ids of these people did, of each person so many rows, the newest weeks first: one may have any number of
+-- ids. The tenant's zone stands for a person whose events named none.
+select f.*, t.time_zone as tenant_zone
+from (
+    select d.person_id, a.week, a.counts, a.first_at, a.last_at, a.zone, a.zone_at, a.zone_key,
+        row_number() over (partition by d.person_id order by a.week desc, a.distinct_id) as place
+    from people.distinct_ids d
+    join active_hours.activity a on a.tenant_id = $1 and a.distinct_id = d.distinct_id
+    where d.tenant_id = $1 and d.person_id = any ($2::uuid[])
+) as f
 join tenants.tenants t on t.tenant_id = $1
-where d.tenant_id = $1 and d.person_id = any ($2::uuid[])
+where f.place <= $3
 
 -- name: take_changed
 -- A row that a batch is just writing is left to the next turn, with its mark.
