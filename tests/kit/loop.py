@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
+from handbill.active_hours.sink import ActiveHoursSink
 from handbill.banners.catalogue import Catalogue
 from handbill.banners.limits import CatalogueBook, banner_rules, kinds_of
 from handbill.banners.model import Banner, BannerView, NewBanner, NewPlacement, PlacementView
@@ -102,7 +103,9 @@ class Loop:
         keeper = Keeper(self.database, [self.caps.regrouped])  # one for each worker, as each process has its own
         people = PeopleSink(keeper, self.clock, self.people.new_names)
         sinks: list[Sink] = [
-            BannerSink(self.database), CapsSink(self.database, self.caps), people, SegmentsSink(self.segments.keeper),
+            BannerSink(self.database), CapsSink(self.database, self.caps),
+            ActiveHoursSink(self.catalogue.learns_active_hours, self.clock), people,
+            SegmentsSink(self.segments.keeper),
         ]  # fmt: skip
         name = f"worker-{uuid.uuid4().hex[:8]}"
         made = Consumer(

@@ -20,6 +20,10 @@ _GROUP = "md5((n / 2000)::text)::uuid"
 _BODY = f"convert_to(repeat('x', 200) || {_ADDRESS}, 'UTF8')"
 
 _TABLES: dict[str, dict[str, str]] = {
+    "active_hours.activity": {
+        "distinct_id": _WHO, "week": "2800 + n / 100", "counts": "array_fill(0, array[96])", "first_at": "now()",
+        "last_at": "now()", "changed_at": _OLD,
+    },
     "banners.banner_clicks": {
         "event_key": _KEY, "correlation_id": "n::text", "banner_id": "n % 7", "user_id": _WHO, "destination_url": "''",
         "occurred_at": "now()", "received_at": "now()", "lane": "1",

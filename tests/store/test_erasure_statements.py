@@ -24,6 +24,7 @@ MOST_KEYS = 16 * 2 * 200
 NIL = uuid.UUID(int=0)
 _NAMED = re.compile(r"(erase|forget|prune|purge|sweep)_")
 _ALSO = {
+    "active_hours": ("activity_of_people", "drop_activity", "export_activity", "take_changed", "tenants_with_activity"),
     "banners": ("places_of_impressions", "places_of_clicks", "export_impressions_at", "export_clicks_at",
                 "export_impressions", "export_clicks"),
     "contacts": ("old_reports", "import_ids", "drop_staged"),
@@ -59,6 +60,12 @@ def cases(tenant: int, now: datetime) -> dict[str, tuple[Any, ...]]:
     person, address, spelt = (tenant, some), (tenant, [PHONE]), (tenant, [PHONE, PHONE[1:]])
     old = now - timedelta(days=100)
     return {
+        "active_hours.activity_of_people": (tenant, ids, LIMIT),
+        "active_hours.drop_activity": (tenant, 2_850, LIMIT),
+        "active_hours.erase_activity": person,
+        "active_hours.export_activity": (tenant, PERSON, LIMIT),
+        "active_hours.take_changed": (tenant, now, LIMIT),
+        "active_hours.tenants_with_activity": (),
         **{f"banners.erase_{kind}_at": (*about, tids) for kind in ("impressions", "clicks")},
         **{f"banners.erase_{kind}": (*about, *pages) for kind in ("impressions", "clicks")},
         **{f"banners.export_{kind}_at": (*about, tids) for kind in ("impressions", "clicks")},

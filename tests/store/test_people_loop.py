@@ -13,6 +13,7 @@ import asyncpg
 import msgspec
 
 from handbill.caps.service import CapsService
+from handbill.events.batch import Sink
 from handbill.events.consumer import Consumer
 from handbill.events.model import CapturedEvent, Event, key
 from handbill.events.policy import ConsumerPolicy
@@ -95,13 +96,14 @@ class Victim:
     def __init__(self, database: Database, redis: Redis, house: Loop) -> None:
         self.database, self.redis, self.house = database, redis, house
 
-    async def consume(self, end: str) -> None:
+    async def consume(self, end: str, *others: Sink) -> None:
+        """`others` write before the people do."""
         house = self.house
         journal = StreamsJournal(self.redis, house.keys)
         caps = CapsService(self.redis, self.database, house.caps.book, house.clock, keys=house.keys)
         sink = PeopleSink(Keeper(self.database, [caps.regrouped]), house.clock)
         consumer = Consumer(
-            self.database, journal, house.lanes, [sink], worker=f"victim-{uuid.uuid4().hex[:8]}",
+            self.database, journal, house.lanes, [*others, sink], worker=f"victim-{uuid.uuid4().hex[:8]}",
             policy=POLICY,
         )  # fmt: skip
         await consumer.start()

@@ -15,7 +15,7 @@ from handbill.banners.model import Banner, Criterion
 from handbill.banners.ranking import Order, ctr, settled_order
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
-CRITERIA: list[Criterion] = ["priority", "weight", "ctr", "revenue", "recency", "least_seen"]
+CRITERIA: list[Criterion] = ["priority", "weight", "ctr", "revenue", "recency", "least_seen", "active_hour"]
 
 
 def banner(number: int, **fields: Any) -> Banner:
@@ -30,7 +30,10 @@ def ranked(banners: list[Banner], ranking: list[Criterion], **given: Any) -> lis
     settled = settled_order(banners, ranking)
     order = Order(settled, ranking)
     rates, seen = given.get("rates", {}), given.get("seen", {})
-    bits = order.sorted(range(len(settled)), given.get("seed", 1), rates, lambda bit: seen.get(settled[bit].id, 0))
+    bits = order.sorted(
+        range(len(settled)), given.get("seed", 1), rates, lambda bit: seen.get(settled[bit].id, 0),
+        peak=given.get("peak", False),
+    )  # fmt: skip
     return [settled[bit].id for bit in bits]
 
 

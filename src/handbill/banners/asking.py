@@ -10,7 +10,7 @@ from handbill.banners.model import Banner
 from handbill.banners.targeting.people import asked
 from handbill.infra.postgres import Tx
 from handbill.kit.errors import Fault, Invalid
-from handbill.segments.service import Editor, segments_in
+from handbill.segments.service import ACTIVE_HOURS, Editor, segments_in
 
 
 class Asking:
@@ -21,7 +21,12 @@ class Asking:
 
     async def begin(self, tx: Tx, tenant_id: int, *rules: Any) -> None:
         """Before anything is written: nobody else changes segments or needs until the end, where these rules ask."""
-        if self._segments is not None and any(asked(rule) for rule in rules):
+        if any(asked(rule) for rule in rules):
+            await self.hold(tx, tenant_id)
+
+    async def hold(self, tx: Tx, tenant_id: int) -> None:
+        """Nobody else changes segments or needs until the end."""
+        if self._segments is not None:
             await self._segments.hold(tx, tenant_id)
 
     async def check(self, tx: Tx, banner: Banner) -> None:
@@ -39,9 +44,17 @@ class Asking:
 
     async def tell(self, tx: Tx, tenant_id: int, *rules: Any) -> None:
         """After a banner with one of these rules was written: what all banners together ask now."""
-        if self._segments is not None and any(asked(rule) for rule in rules):
-            found = await store.person_rules(tx, tenant_id)
-            await self._segments.want(tx, tenant_id, frozenset().union(*(asked(rule) for _, rule in found)))
+        if any(asked(rule) for rule in rules):
+            await self.want(tx, tenant_id)
+
+    async def want(self, tx: Tx, tenant_id: int) -> None:
+        """What all banners together ask now, and everybody's hours where smart scheduling is on."""
+        if self._segments is None:
+            return
+        needs = [asked(rule) for _, rule in await store.person_rules(tx, tenant_id)]
+        if (await store.read_deciding(tx, tenant_id)).smart_scheduling:
+            needs.append(frozenset((ACTIVE_HOURS,)))
+        await self._segments.want(tx, tenant_id, frozenset().union(*needs))
 
 
 async def users_of(tx: Tx, tenant_id: int, segment: UUID) -> list[str]:

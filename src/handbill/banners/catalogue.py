@@ -140,6 +140,9 @@ class Catalogue:
     def tenant(self, tenant_id: int) -> Snapshot:
         return self._tenants.get(tenant_id) or _empty(tenant_id)
 
+    def learns_active_hours(self, tenant_id: int) -> bool:
+        return self.tenant(tenant_id).deciding.smart_scheduling
+
     def tenants(self) -> list[int]:
         return list(self._tenants)
 

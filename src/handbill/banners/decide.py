@@ -16,9 +16,12 @@ from typing import Any
 
 import msgspec
 
+from handbill.active_hours.model import NOT_LEARNT, Profile, is_peak, level_of
 from handbill.banners.catalogue import Catalogue, Snapshot
 from handbill.banners.plan import Entry, Plan, Slot, bits_of
 from handbill.banners.rates import Rates
+from handbill.banners.targeting.context import minute_of_week
+from handbill.banners.targeting.nodes import MINUTES_A_DAY
 from handbill.caps.model import Viewer
 from handbill.caps.service import Caps, CapsService
 from handbill.infra.redis import RedisError
@@ -26,7 +29,7 @@ from handbill.kit.bounds import VIEWER_CAPS
 from handbill.kit.caches import GenerationCache
 from handbill.kit.errors import Busy
 from handbill.kit.telemetry import logs, metrics
-from handbill.segments.service import Known
+from handbill.segments.service import ACTIVE_HOURS, Known
 
 _log = logs.get("banners")
 _RULE_COST = 20
@@ -41,13 +44,14 @@ _Key = tuple[int, str, str | None, str | None]
 class Ask(msgspec.Struct, frozen=True):
     """For whom, when, under which circumstances; `values` are what targeting reads.
 
-    `missing` is what rules ask of the person and nobody can answer for now.
+    `missing` is what rules ask of the person and nobody can answer for now. `hours` is what is learnt of the person's.
     """
 
     viewer: Viewer
     now_ms: int
     values: Mapping[str, Any]
     missing: frozenset[str] = frozenset()
+    hours: Profile | None = None
 
     @property
     def user(self) -> str:
@@ -161,9 +165,11 @@ class Decider:
             return mask, ask
         found: dict[str, Any] = {}
         missing = people.needs
-        if self._known is not None:
+        if people.needs and self._known is not None:
             found, missing = self._known.read(ask.viewer.tenant_id, ask.user, caps.beside, people.needs)
-        ask = Ask(ask.viewer, ask.now_ms, {**ask.values, **found}, missing)
+        hours = found.get(ACTIVE_HOURS)
+        found[ACTIVE_HOURS] = _level_now(hours, ask.now_ms) if hours is not None else NOT_LEARNT
+        ask = Ask(ask.viewer, ask.now_ms, {**ask.values, **found}, missing, hours)
         return people.narrowed(mask, ask.values, missing), ask
 
     async def caps(self, plan: Plan, mask: int, slots: Slots, ask: Ask) -> Caps | None:
@@ -171,7 +177,7 @@ class Decider:
         viewer = ask.viewer
         key = (viewer.tenant_id, viewer.user_id, viewer.device_id, viewer.session_id)
         beside: Sequence[bytes] = ()
-        if plan.people is not None and self._known is not None:
+        if plan.people is not None and plan.people.needs and self._known is not None:
             beside = self._known.keys(viewer.tenant_id, viewer.user_id)
         try:
             caps = await self._caps.look(viewer, plan.kinds, beside)
@@ -250,7 +256,10 @@ class Decider:
             return bits_of(mask)
         entries = plan.entries
         rates = self._rates.of(ask.viewer.tenant_id) if self._rates is not None else {}
-        return slot.order.sorted(list(bits_of(mask)), self._drawing(ask), rates, lambda bit: entries[bit].seen(caps))
+        peak = is_peak(ask.values.get(ACTIVE_HOURS, NOT_LEARNT))
+        return slot.order.sorted(
+            list(bits_of(mask)), self._drawing(ask), rates, lambda bit: entries[bit].seen(caps), peak=peak
+        )
 
     def _drawing(self, ask: Ask) -> int:
         text = f"{ask.viewer.tenant_id}\0{ask.now_ms}\0{ask.user}".encode("utf-8", "surrogatepass")
@@ -274,6 +283,11 @@ def _quick(snapshot: Snapshot, before: Plan | None) -> bool:
         1 for banner in snapshot.banners if (kept := pieces.get(banner.id)) is None or kept.version != banner.version
     )
     return fresh * _RULE_COST + len(snapshot.banners) <= _QUICK
+
+
+def _level_now(hours: Profile, now_ms: int) -> int:
+    """How busy this hour is for the user. The time of day in a zone is remembered for the minute."""
+    return level_of(hours, minute_of_week(hours.zone, now_ms // 60_000) % MINUTES_A_DAY // 60)
 
 
 def _unheld(entry: Entry, slot: Slot, caps: Caps, now_ms: int) -> bool:

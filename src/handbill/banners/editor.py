@@ -290,11 +290,17 @@ class Editor:
             return await store.read_deciding(tx, tenant)
 
     async def change_deciding(self, tenant: int, patch: DecidingPatch, *, version: int | None, actor: str) -> Deciding:
-        refuse(ranking_faults(patch.ranking))
+        given = _given(patch)
+        refuse(ranking_faults(patch.ranking if patch.ranking is not UNSET else ()))
         async with self._database.tenant(tenant) as tx:
+            if "smart_scheduling" in given:
+                await self._asking.hold(tx, tenant)
             before = await store.read_deciding(tx, tenant)
             etags.check(version, before.version)
-            after = await store.write_deciding(tx, tenant, patch.ranking, self._clock.now())
+            wanted: Deciding = structs.replace(before, **given)
+            after = await store.write_deciding(tx, tenant, wanted, self._clock.now())
+            if after.smart_scheduling != before.smart_scheduling:
+                await self._asking.want(tx, tenant)
             await self._note(tx, tenant, actor, "deciding.change", "deciding", before, after)
         await self._catalogue.changed(tenant)
         return after
@@ -377,7 +383,7 @@ class Editor:
         )  # fmt: skip
 
 
-def _given(patch: PlacementPatch | CampaignPatch | BannerPatch) -> dict[str, object]:
+def _given(patch: PlacementPatch | CampaignPatch | BannerPatch | DecidingPatch) -> dict[str, object]:
     """The fields the caller sent, null included."""
     return {name: value for name in patch.__struct_fields__ if (value := getattr(patch, name)) is not UNSET}
 

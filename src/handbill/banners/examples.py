@@ -74,7 +74,7 @@ CAMPAIGN: dict[str, Any] = {
     "updated_at": _AT,
 }
 
-DECIDING: dict[str, Any] = {"ranking": ["priority", "recency"], "version": 1}
+DECIDING: dict[str, Any] = {"ranking": ["priority", "recency"], "version": 1, "smart_scheduling": False}
 PUBLIC_BANNER: dict[str, Any] = {
     "banner_id": ID,
     "variant": None,

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 
+from handbill.active_hours.model import MIN_EVENTS, MIN_SPAN_MS, hour_at, next_open, open_hours
 from handbill.banners.decide import Ask, Decider, Shown, Slots
 from handbill.banners.model import Banner, Campaign
 from handbill.banners.pace import Pace
 from handbill.banners.plan import Entry, Plan, Slot
-from handbill.banners.targeting.nodes import clauses
+from handbill.banners.targeting.nodes import AtLeast, Leaf, Node, clauses
 from handbill.banners.targeting.people import asked
 from handbill.banners.targeting.reader import read
 from handbill.banners.wire import Names, Verdict, Why
@@ -18,6 +19,7 @@ from handbill.caps.service import Caps
 from handbill.kit.clock import from_ms
 from handbill.kit.errors import Forbidden, Unauthorized
 from handbill.kit.fast import FastRequest
+from handbill.segments.service import ACTIVE_HOURS
 from handbill.tenants.service import Directory
 
 _HOUR_MS = 3_600_000
@@ -72,7 +74,7 @@ class Explainer:
         named = slot.placement.slug if slot.placement is not None else None
         names = _names(plan, entry, slot)
         if at == place and not over:
-            return Verdict(banner.public_id, named, "shown", Why.SHOWN, names=names)
+            return Verdict(banner.public_id, named, "shown", Why.SHOWN, not_learnt(plan, banner, ask), names=names)
         why, rule, later = self._reason(plan, entry, slot, ask, caps)
         if why is Why.OUTRANKED and over:
             why = Why.RATE_LIMITED
@@ -92,12 +94,12 @@ class Explainer:
             return Why.PLACEMENT, None, None
         rule = failed_rule(banner, ask)
         if rule is not None:
-            return Why.TARGETING, rule, None
+            return Why.TARGETING, *(quiet_hour(banner, ask) or (rule, None))
         if entry.held_out(ask.user):
             return Why.HOLDOUT, f"{banner.holdout_percent:g} percent are held out", None
         if caps is None:
             return Why.UNKNOWN, "the caps could not be read", None
-        return _capped(entry, slot, caps, ask.now_ms) or (Why.OUTRANKED, None, now)
+        return _capped(entry, slot, caps, ask.now_ms) or (Why.OUTRANKED, not_learnt(plan, banner, ask), now)
 
 
 def _names(plan: Plan, entry: Entry, slot: Slot) -> Names:
@@ -118,6 +120,41 @@ def failed_rule(banner: Banner, ask: Ask) -> str | None:
             return clause.text
     missing = sorted(asked(banner.targeting) & ask.missing)
     return f"{', '.join(missing)} of this user is not known yet" if missing else None
+
+
+def quiet_hour(banner: Banner, ask: Ask) -> tuple[str, datetime] | None:
+    """In words, and when the next active hour begins, if this is what does not hold."""
+    hours = ask.hours
+    for clause in clauses(read(banner.targeting or {}, str(banner.public_id))):
+        if clause.holds(ask.values):
+            continue
+        if hours is None or not isinstance(clause, Leaf) or not isinstance(clause.test, AtLeast):
+            return None
+        later = next_open(hours, clause.test.level, ask.now_ms)
+        now, then = (f"{hour_at(hours.zone, moment):02}:00" for moment in (ask.now_ms, later))
+        usual = open_hours(hours.levels, clause.test.level)
+        text = f"the user is usually active at {usual} ({hours.zone}); it is {now} there now, next at {then}"
+        return text, from_ms(later)
+    return None
+
+
+def not_learnt(plan: Plan, banner: Banner, ask: Ask) -> str | None:
+    """Why a rule about active hours does not narrow, where a banner has one."""
+    if not banner.targeting or not _asks_hours(read(banner.targeting, str(banner.public_id))):
+        return None
+    if not plan.snapshot.deciding.smart_scheduling:
+        return "active hours hold for everybody: smart_scheduling is off"
+    if ask.hours is not None and ask.hours.levels:
+        return None
+    events, days = (ask.hours.events, ask.hours.days) if ask.hours is not None else (0, 0)
+    return (
+        f"active hours of this user are not known yet: {events} of {MIN_EVENTS} events,"
+        f" {days} of {MIN_SPAN_MS // (24 * _HOUR_MS)} days"
+    )
+
+
+def _asks_hours(node: Node) -> bool:
+    return ACTIVE_HOURS in node.attributes
 
 
 def _closed(banner: Banner, campaign: Campaign | None, now: datetime) -> tuple[Why, str | None, datetime | None] | None:

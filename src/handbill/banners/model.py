@@ -36,9 +36,9 @@ Percent = Annotated[float, Meta(ge=0, le=100)]
 Targeting = Annotated[dict[str, Any], Meta(description="Whom it is for: see the page on targeting; null is everybody")]
 VariantKey = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,31}$", description="The variant's short name")]
 
-Criterion = Literal["priority", "weight", "ctr", "revenue", "recency", "least_seen"]
+Criterion = Literal["priority", "weight", "ctr", "revenue", "recency", "least_seen", "active_hour"]
 Ranking = Annotated[
-    list[Criterion], Meta(max_length=6, description="What decides the order, most important first; empty: the default")
+    list[Criterion], Meta(max_length=7, description="What decides the order, most important first; empty: the default")
 ]
 CapPer = Literal["window", "lifetime", "session"]
 CapMode = Literal["soft", "strict"]
@@ -269,10 +269,14 @@ class Deciding(msgspec.Struct, frozen=True):
 
     ranking: list[Criterion] = []
     version: int = 0
+    smart_scheduling: bool = False
 
 
 class DecidingPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    ranking: Ranking
+    ranking: Ranking | UnsetType = UNSET
+    smart_scheduling: (
+        Annotated[bool, Meta(description="Learn in which hours each person is active, for active_hours")] | UnsetType
+    ) = UNSET
 
 
 # --- what callers get

@@ -27,6 +27,7 @@ from handbill.caps.service import Caps
 from handbill.kit.clock import from_ms
 from handbill.kit.errors import NotFound
 from handbill.kit.telemetry import logs, metrics
+from handbill.segments.service import ACTIVE_HOURS
 
 _NEVER = 1 << 62
 _log = logs.get("banners")
@@ -69,9 +70,9 @@ def piece_of(banner: Banner, campaign: UUID | None) -> Piece:
     faces = tuple(Face(banner, variant, campaign) for variant in banner.variants) or (Face(banner, None, campaign),)
     found = clauses_of(_rule_of(banner))
     needs = asked(banner.targeting)
-    if not needs:
-        return Piece(banner.version, found, faces, campaign=campaign)
     later = tuple(clause for clause in found if of_person(clause))
+    if not later:
+        return Piece(banner.version, found, faces, campaign=campaign)
     now = tuple(clause for clause in found if not of_person(clause))
     return Piece(banner.version, now, faces, later, needs, campaign)
 
@@ -188,23 +189,28 @@ class Plan:
         self.index = Index([piece.clauses for piece in pieces_now])
         self.people: People | None = None
         """What the rules ask of the person; nothing, for most."""
-        if any(piece.of_person for piece in pieces_now):
-            self.people = People([piece.of_person for piece in pieces_now], [piece.needs for piece in pieces_now])
+        places = tuple((place, tuple(place.ranking) or ranking) for place in snapshot.placements.values())
+        rules = [piece.of_person for piece in pieces_now]
+        ranks_by_hour = any("active_hour" in each for each in (ranking, *(each for _, each in places)))
+        asks_hours = ranks_by_hour or any(ACTIVE_HOURS in clause.attributes for rule in rules for clause in rule)
+        hours = asks_hours and snapshot.deciding.smart_scheduling
+        if hours or any(rules):
+            self.people = People(rules, [piece.needs for piece in pieces_now], hours=hours)
         self.questions = Questions(self.index.attributes | (self.people.attributes if self.people else frozenset()))
         self._banners = banners
         self._orders: dict[tuple[Criterion, ...], Order] = {}
         self._slots: dict[str, Slot] = {}
         self.anywhere = Slot(0, (1 << len(banners)) - 1, self._order(ranking), _head(None))
-        for place in snapshot.placements.values():
-            slot = self._slot(place, tuple(place.ranking) or ranking)
+        for place, placed_ranking in places:
+            slot = self._slot(place, placed_ranking)
             self._slots[place.slug] = self._slots[str(place.public_id)] = slot
         self.ranks_by_ctr = any("ctr" in order.ranking for order in self._orders.values())
         self.lively = any(not LIVELY.isdisjoint(order.ranking) for order in self._orders.values())
         self.strict = any(entry.strict for entry in self.entries)
-        rules = [rule for entry in self.entries for rule in entry.rules]
-        rules += [rule for slot in self._slots.values() for rule in slot.rules]
-        self.kinds = kinds_of(rules)
-        self.raised = any(rule.limits.known_from_ms for rule in rules)
+        limits = [rule for entry in self.entries for rule in entry.rules]
+        limits += [rule for slot in self._slots.values() for rule in slot.rules]
+        self.kinds = kinds_of(limits)
+        self.raised = any(rule.limits.known_from_ms for rule in limits)
         """A limit was raised: what Redis does not know of older views, PostgreSQL may."""
         self._changes = sorted({change for each in compiled.values() for change in each.changes})
         self._open = (0, 0, 0)  # mask, from, until

@@ -3,6 +3,7 @@
 priority    higher first                      ctr         clicks per impression so far, higher first
 weight      drawn, in proportion to weights   revenue     what a view is worth, higher first
 recency     newer first                       least_seen  what this user saw least often first
+active_hour in the hours in which this user is active, what a view is worth, higher first; in others nothing
 
 Same banners, same user, same clock and same seed: same order. Banners that nothing tells apart stand in order of
 their ids, newest last.
@@ -16,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from handbill.banners.model import Banner, Criterion
 
 DEFAULT: tuple[Criterion, ...] = ("priority", "recency")
-LIVELY: frozenset[str] = frozenset({"weight", "ctr", "least_seen"})
+LIVELY: frozenset[str] = frozenset({"weight", "ctr", "least_seen", "active_hour"})
 """Criteria that a request or the last minutes decide; the others are settled when the catalogue is loaded."""
 
 _PRIOR_CLICKS, _PRIOR_IMPRESSIONS = 1, 50
@@ -66,16 +67,19 @@ class Order:
         """The bits already stand in this order: they need no sorting."""
 
     def sorted(
-        self, bits: Sequence[int], seed: int, rates: Mapping[int, float], seen: Callable[[int], int]
+        self, bits: Sequence[int], seed: int, rates: Mapping[int, float], seen: Callable[[int], int], *, peak: bool
     ) -> Sequence[int]:
-        """These bits, best first. `seen` says how often the user saw the banner of a bit."""
+        """These bits, best first. `seen` says how often the user saw the banner of a bit; `peak`, whether the user is
+        known to be active in this hour of the day."""
         if self.settled:
             return bits
         if not self._tail:
             return sorted(bits, key=self._groups.__getitem__)
-        return sorted(bits, key=lambda bit: self._key(bit, seed, rates, seen))
+        return sorted(bits, key=lambda bit: self._key(bit, seed, rates, seen, peak))
 
-    def _key(self, bit: int, seed: int, rates: Mapping[int, float], seen: Callable[[int], int]) -> tuple[float, ...]:
+    def _key(
+        self, bit: int, seed: int, rates: Mapping[int, float], seen: Callable[[int], int], peak: bool
+    ) -> tuple[float, ...]:
         banner = self._banners[bit]
         key: list[float] = [self._groups[bit]]
         for name in self._tail:
@@ -85,6 +89,8 @@ class Order:
                 key.append(-rates.get(banner.id, _PRIOR_CLICKS / _PRIOR_IMPRESSIONS))
             elif name == "least_seen":
                 key.append(seen(bit))
+            elif name == "active_hour":
+                key.append(-banner.revenue if peak else 0)
             else:
                 key.append(_SETTLED[name](banner))
         key.append(banner.id)

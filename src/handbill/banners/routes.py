@@ -292,7 +292,7 @@ class DecidingRoutes(Controller):
 
     @get(operation_id="getDeciding", opt={"scope": "banners:read", "example": examples.DECIDING})
     async def read(self, banners: Banners, principal: Who) -> Response[Deciding]:
-        """How banners are ranked where a placement does not say otherwise."""
+        """How banners are ranked where a placement does not say otherwise; whether active hours are learnt."""
         found = await banners.editor.read_deciding(principal.tenant_id)
         return Response(found, headers={"ETag": etag(found.version)})
 
@@ -303,7 +303,8 @@ class DecidingRoutes(Controller):
     async def change(
         self, banners: Banners, principal: Who, data: JSONBody[DecidingPatch], if_match: IfMatch = None
     ) -> Response[Deciding]:
-        """Choose what decides the order, most important first. An empty list is the default again."""
+        """Choose what decides the order, most important first (an empty list is the default again), or switch smart
+        scheduling. What is left out stays as it is."""
         found = await banners.editor.change_deciding(
             principal.tenant_id, data, version=wanted_version(if_match), actor=principal.actor
         )

@@ -298,8 +298,9 @@ async def read_deciding(tx: Tx, tenant_id: int) -> Deciding:
     return _as(Deciding, row) if row else Deciding()
 
 
-async def write_deciding(tx: Tx, tenant_id: int, ranking: Sequence[str], at: datetime) -> Deciding:
-    return _as(Deciding, await tx.fetchrow(S.write_deciding, tenant_id, list(ranking), at) or {})
+async def write_deciding(tx: Tx, tenant_id: int, deciding: Deciding, at: datetime) -> Deciding:
+    row = await tx.fetchrow(S.write_deciding, tenant_id, deciding.ranking, deciding.smart_scheduling, at)
+    return _as(Deciding, row or {})
 
 
 async def rates(tx: Tx, tenants: Sequence[int], since: datetime) -> dict[int, tuple[int, int]]:

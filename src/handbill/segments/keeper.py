@@ -14,13 +14,20 @@ from datetime import datetime, timedelta
 from functools import partial
 from uuid import UUID
 
+from handbill.active_hours.service import (
+    SETTLE_AFTER,
+    drop,
+    first_week_kept,
+    take_changed,
+    tenants_with_activity,
+)
 from handbill.infra.postgres import Database, Tx
 from handbill.kit.clock import Clock
 from handbill.kit.telemetry import logs, metrics
 from handbill.kit.tenant_rounds import TenantRounds
 from handbill.segments import store
 from handbill.segments.audience import Audience, Compiled, Compiler
-from handbill.segments.projection import SEGMENT
+from handbill.segments.projection import ACTIVE_HOURS, SEGMENT
 from handbill.segments.projector import Projector
 from handbill.segments.store import FIRST, S
 
@@ -30,6 +37,7 @@ PORTION = 500
 PAGE = 2_000
 """People of one step of a walk."""
 SWEEP_EVERY = timedelta(seconds=10)
+_AFTER_ALL_WEEKS = 2**31 - 1
 
 
 class Keeper:
@@ -58,7 +66,8 @@ class Keeper:
         """One step for each tenant that has something to do. How much was done."""
         self._woken.clear()
         async with self._database.worker() as tx:
-            rows = await tx.fetch(S.busy_tenants, self._clock.now() - SWEEP_EVERY)
+            now = self._clock.now()
+            rows = await tx.fetch(S.busy_tenants, now - SWEEP_EVERY, now - SETTLE_AFTER)
         lost = set(await self._projector.unmarked([row["tenant_id"] for row in rows if row["projects"]]))
         tenants = [row["tenant_id"] for row in rows if row["busy"] or row["tenant_id"] in lost]
         done = await self._rounds.for_each_tenant(
@@ -68,7 +77,7 @@ class Keeper:
 
     async def step(self, tenant_id: int, *, lost: bool = False) -> int:
         """Changed people first, then one page of what is left to walk. Nothing where somebody else is at it."""
-        done = await self._held(tenant_id, (self._refresh, self._gone))
+        done = await self._held(tenant_id, (self._refresh, self._gone, self._learn))
         if done >= PORTION:
             return done
         return done + await self._held(tenant_id, (self._forget, self._sweep, self._walk, partial(self._project, lost)))
@@ -120,6 +129,40 @@ class Keeper:
         rows = await tx.fetch(S.take_gone, audience.tenant_id, PORTION)
         await self._projector.drop(audience.tenant_id, [row[0] for row in rows if not row[1]])
         return len(rows)
+
+    # --- hours that were learnt
+
+    async def _learn(self, tx: Tx, audience: Audience) -> int:
+        """The profiles of people who did something, some minutes after the first of it."""
+        tenant_id, before = audience.tenant_id, self._clock.now() - SETTLE_AFTER
+        ids = await take_changed(tx, tenant_id, before, PORTION)
+        if ids and ACTIVE_HOURS in audience.needs:
+            people = [row[0] for row in await tx.fetch(S.people_behind, tenant_id, ids)]
+            await self._projector.project(tx, tenant_id, people, audience.needs)
+        return len(ids)
+
+    async def prune_active_hours(self) -> int:
+        """Drop weeks that no profile reads any more, and everything of tenants who do not learn. How many rows."""
+        async with self._database.worker() as tx:
+            tenants = await tenants_with_activity(tx)
+        dropped = await self._rounds.for_each_tenant(tenants, self._prune_active_hours)
+        return sum(dropped.values())
+
+    async def _prune_active_hours(self, tenant_id: int) -> int:
+        total = 0
+        while True:
+            async with self._database.worker() as tx:
+                await tx.execute(S.lock_tenant, tenant_id)
+                await tx.fetchval(S.lock_rules, tenant_id)
+                learns = ACTIVE_HOURS in await store.needs(tx, tenant_id)
+                before = first_week_kept(self._clock.now_ms()) if learns else _AFTER_ALL_WEEKS
+                ids = await drop(tx, tenant_id, before, PAGE)
+                people = [row[0] for row in await tx.fetch(S.people_behind, tenant_id, sorted(set(ids)))] if ids else []
+                if people:
+                    await tx.execute(S.mark_stale, tenant_id, people)
+            total += len(ids)
+            if len(ids) < PAGE:
+                return total
 
     # --- rules that changed
 

@@ -13,6 +13,7 @@ from uuid import UUID
 
 import msgspec
 
+from handbill.active_hours.model import Profile
 from handbill.infra.redis import Keys
 from handbill.segments.values import flat
 
@@ -20,15 +21,18 @@ TEXT_CUT = 1_000
 LIST_CUT = 50
 PERSON = "person."
 SEGMENT = "segment."
+ACTIVE_HOURS = "active_hours"
+"""The need for the person's hours, and the attribute under which a decision finds their profile."""
 SEGMENTS = "segments"
 """The attribute under which a decision finds the segments of its user."""
 
 
 class Value(msgspec.Struct, frozen=True, array_like=True):
-    """Properties by name, each as a list of plain values, and the segments the person is in."""
+    """Properties by name, each as a list of plain values, the segments the person is in, and the person's hours."""
 
     properties: dict[str, list[Any]] = {}
     segments: list[bytes] = []
+    hours: Profile | None = None
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -36,11 +40,11 @@ _value = msgspec.msgpack.Decoder(Value)
 _names = msgspec.msgpack.Decoder(list[str])
 
 
-def packed(properties: Mapping[str, Any], segments: Iterable[UUID]) -> bytes | None:
+def packed(properties: Mapping[str, Any], segments: Iterable[UUID], hours: Profile | None = None) -> bytes | None:
     """The value to keep; None where there is nothing to say."""
     told = {name: _cut(value) for name, value in properties.items() if value is not None}
     inside = [segment.bytes for segment in segments]
-    return _encoder.encode(Value(told, inside)) if told or inside else None
+    return _encoder.encode(Value(told, inside, hours)) if told or inside or hours is not None else None
 
 
 EMPTY = _encoder.encode(Value())
@@ -61,6 +65,8 @@ def opened(value: bytes | None, needs: Iterable[str]) -> dict[str, Any]:
             said = found.properties.get(need[len(PERSON) :])
             if said is not None:
                 values[need] = flat(said)
+        elif need == ACTIVE_HOURS and found.hours is not None:
+            values[need] = found.hours
     return values
 
 

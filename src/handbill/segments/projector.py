@@ -7,9 +7,10 @@ from uuid import UUID
 
 import msgspec
 
+from handbill.active_hours.service import profiles
 from handbill.infra.postgres import Tx
 from handbill.infra.redis import Redis
-from handbill.segments.projection import EMPTY, ProjectionKeys, marked, packed, properties_in, segments_in
+from handbill.segments.projection import ACTIVE_HOURS, EMPTY, ProjectionKeys, marked, packed, properties_in, segments_in
 from handbill.segments.store import S
 
 _CHUNK = 500
@@ -77,4 +78,5 @@ class Projector:
     ) -> dict[UUID, bytes | None]:
         wanted = list(needs)
         rows = await tx.fetch(S.projected, tenant_id, list(people), properties_in(wanted), segments_in(wanted))
-        return {row[0]: packed(msgspec.json.decode(row[1] or "{}"), row[2] or ()) for row in rows}
+        hours = await profiles(tx, tenant_id, people) if ACTIVE_HOURS in wanted else {}
+        return {row[0]: packed(msgspec.json.decode(row[1] or "{}"), row[2] or (), hours.get(row[0])) for row in rows}

@@ -15,12 +15,13 @@ from handbill.segments.erasure import Erasure
 from handbill.segments.keeper import Keeper
 from handbill.segments.known import Known
 from handbill.segments.model import Member
-from handbill.segments.projection import SEGMENTS, ProjectionKeys, needs_of, segments_in
+from handbill.segments.projection import ACTIVE_HOURS, SEGMENTS, ProjectionKeys, needs_of, segments_in
 from handbill.segments.projector import Projector
 from handbill.tenants.service import TenantService
 
 __all__ = [
-    "MEMBERS_PAGE", "SEGMENTS", "STATE", "Editor", "Keeper", "Known", "SegmentsService", "needs_of", "segments_in",
+    "ACTIVE_HOURS", "MEMBERS_PAGE", "SEGMENTS", "STATE", "Editor", "Keeper", "Known", "SegmentsService", "needs_of",
+    "segments_in",
 ]  # fmt: skip
 
 MEMBERS_PAGE = 1_000

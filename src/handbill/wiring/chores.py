@@ -9,6 +9,7 @@ from typing import Protocol
 
 import msgspec
 
+from handbill.active_hours.sink import ActiveHoursSink
 from handbill.banners.service import BannerSink
 from handbill.caps.sink import CapsSink
 from handbill.events.consumer import Consumer
@@ -84,6 +85,18 @@ class RaisedLimits(Loop):
         await self.rest(1)
 
 
+class ActiveHoursPruning(Loop):
+    """Drops weeks of activity that no profile reads any more once an hour, and at each start."""
+
+    def __init__(self, house: House) -> None:
+        super().__init__("active-hours-pruning")
+        self._keeper = house.segments.keeper
+
+    async def turn(self) -> None:
+        await self._keeper.prune_active_hours()
+        await self.rest(3_600)
+
+
 class PeopleMender(Loop):
     """Folds what a process that died between its commit and its folding has left behind."""
 
@@ -140,6 +153,7 @@ def _consume(house: House) -> Chore:
         [
             BannerSink(house.database),
             CapsSink(house.database, house.caps),
+            ActiveHoursSink(house.catalogue.learns_active_hours, house.clock),
             PeopleSink(house.people.keeper, house.clock, house.people.new_names),
             SegmentsSink(house.segments.keeper),
         ],
@@ -177,6 +191,7 @@ def _leader(house: House) -> Chore:
         TenantsSweep(house),
         RaisedLimits(house),
         PeopleMender(house),
+        ActiveHoursPruning(house),
         shipping.OverridesChore(house),
         shipping.ExportAudit(house),
         messaging.MessageSweep(house),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal, Protocol
 
+from handbill.active_hours.service import ActiveHoursService
 from handbill.adstats.providers.meta import MetaPolicy, MetaProvider
 from handbill.adstats.providers.mock import MockProvider
 from handbill.adstats.service import AdstatsService
@@ -92,6 +93,7 @@ class House:
             overrides=Overrides(self.database, self.clickhouse),
         )
         self.caps.follow(self.people.groups)
+        self.active_hours = ActiveHoursService(self.database)
         self.segments = SegmentsService(self.database, self.redis, self.tenants, self.clock)
         self.insights = insights(self)
         self.banners = _banners(self)
@@ -176,6 +178,7 @@ def _erasures(house: House) -> None:
 
     erasures.join_whole("caps", house.caps.erase, house.caps.export)
     erasures.join_whole("banners", house.banners.erasure.erase, house.banners.erasure.export)
+    erasures.join_whole("active_hours", house.active_hours.erase, house.active_hours.export)
     erasures.join_whole("segments", house.segments.erasure.erase, house.segments.erasure.export)
     erasures.join_whole("parked", house.events.dead.erase, house.events.dead.export)
     erasures.join_whole("history", history.erase, history.export)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from handbill.active_hours.service import STATE as ACTIVE_HOURS
 from handbill.adstats.service import STATE as ADSTATS
 from handbill.banners.service import STATE as BANNERS
 from handbill.caps.service import STATE as CAPS
@@ -15,7 +16,7 @@ from handbill.segments.service import STATE as SEGMENTS
 from handbill.tenants.service import STATE as TENANTS
 
 TABLES: tuple[StateTable, ...] = (
-    *TENANTS, *JOBS, *EVENTS, *CAPS, *BANNERS, *PEOPLE, *SEGMENTS, *CONTACTS, *MESSAGING, *ADSTATS,
+    *TENANTS, *JOBS, *EVENTS, *CAPS, *BANNERS, *PEOPLE, *ACTIVE_HOURS, *SEGMENTS, *CONTACTS, *MESSAGING, *ADSTATS,
 )  # fmt: skip
 
 REBUILT = (

@@ -217,17 +217,18 @@ select a.kind, c.tenant_id, c.id, c.public_id
 from asked a join banners.campaigns c on a.kind = 'campaign' and c.tenant_id = a.tenant_id and c.id = a.id
 
 -- name: read_deciding
-select ranking, version from banners.deciding where tenant_id = $1
+select ranking, version, smart_scheduling from banners.deciding where tenant_id = $1
 
 -- name: write_deciding
-insert into banners.deciding (tenant_id, ranking, updated_at) values ($1, $2, $3)
+insert into banners.deciding (tenant_id, ranking, smart_scheduling, updated_at) values ($1, $2, $3, $4)
 on conflict (tenant_id) do update
-set ranking = excluded.ranking, updated_at = excluded.updated_at, version = banners.deciding.version + 1
-returning ranking, version
+set ranking = excluded.ranking, smart_scheduling = excluded.smart_scheduling, updated_at = excluded.updated_at,
+    version = banners.deciding.version + 1
+returning ranking, version, smart_scheduling
 
 -- name: load_deciding
 -- no-tenant: $1 lists the tenants
-select tenant_id, ranking, version from banners.deciding where tenant_id = any ($1)
+select tenant_id, ranking, version, smart_scheduling from banners.deciding where tenant_id = any ($1)
 
 -- name: rates
 -- no-tenant: $1 lists the tenants that rank by it

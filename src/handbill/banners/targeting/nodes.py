@@ -145,6 +145,16 @@ def weekdays(wanted: frozenset[int]) -> Callable[[Any], bool]:
     return lambda moment: moment // MINUTES_A_DAY in wanted
 
 
+@dataclass(frozen=True, slots=True)
+class AtLeast:
+    """Whether the user's hour is at least so busy. Its limit can be read, so that it can be explained."""
+
+    level: int
+
+    def __call__(self, value: Any) -> bool:
+        return bool(value >= self.level)
+
+
 def rollout(percent: float, salt: str) -> Callable[[Any], bool]:
     key = salt.encode()
     limit = percent / 100

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from handbill.banners.targeting.index import Clause, Index, mask_of
-from handbill.segments.service import SEGMENTS, needs_of
+from handbill.segments.service import ACTIVE_HOURS, SEGMENTS, needs_of
 from handbill.segments.values import as_id
 
 PREFIX = "person."
+_OF_PERSON = (SEGMENTS, ACTIVE_HOURS)
 
 
 def asked(rule: Any) -> frozenset[str]:
@@ -25,18 +26,22 @@ def asked(rule: Any) -> frozenset[str]:
 
 def of_person(clause: Clause) -> bool:
     """Whether a clause can be judged only when the person is known."""
-    return any(name == SEGMENTS or name.startswith(PREFIX) for name in clause.attributes)
+    return any(name in _OF_PERSON or name.startswith(PREFIX) for name in clause.attributes)
 
 
 class People:
     """The clauses of a plan's banners that ask about the person."""
 
-    __slots__ = ("_by_need", "_index", "_late", "attributes", "mask", "needs")
+    __slots__ = ("_by_need", "_index", "_late", "attributes", "hours", "mask", "needs")
 
-    def __init__(self, rules: Sequence[Sequence[Clause]], needs: Sequence[frozenset[str]]) -> None:
+    def __init__(
+        self, rules: Sequence[Sequence[Clause]], needs: Sequence[frozenset[str]], *, hours: bool = False
+    ) -> None:
+        """`hours`: the person's hours are learnt, and some rule or ranking asks for them."""
         self._index = Index(rules)
         self.attributes = self._index.attributes
-        self.needs: frozenset[str] = frozenset().union(*needs)
+        self.hours = hours
+        self.needs: frozenset[str] = frozenset((ACTIVE_HOURS,) if hours else ()).union(*needs)
         self.mask = mask_of(bit for bit, rule in enumerate(rules) if rule)
         self._late = mask_of(
             bit for bit, rule in enumerate(rules) if any(len(clause.attributes) > 1 for clause in rule)

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from handbill.active_hours.model import DEFAULT_LEVEL, LEVEL_MAX, LEVEL_MIN
 from handbill.banners.targeting import nodes, patterns
 from handbill.banners.targeting.custom import OPERATORS, custom_test
 from handbill.banners.targeting.nodes import All, Any_, Leaf, Node, Not
@@ -20,7 +21,7 @@ from handbill.banners.targeting.patterns import Pattern
 from handbill.banners.targeting.people import PREFIX
 from handbill.kit.bounds import PATTERN_CHARS, RULE_DEPTH, RULE_PROGRAM_STEPS
 from handbill.kit.errors import Fault
-from handbill.segments.service import SEGMENTS
+from handbill.segments.service import ACTIVE_HOURS, SEGMENTS
 from handbill.segments.values import Condition, as_id, condition, property_name, test
 
 CONDITIONS_MAX = 100
@@ -55,6 +56,7 @@ class _Reader:
         self._salt = salt
         self._conditions = 0
         self._steps = 0
+        self._negations = 0
 
     def rule(self, rule: Any, at: str, depth: int) -> Node:
         if not isinstance(rule, dict):
@@ -71,7 +73,10 @@ class _Reader:
             inner = tuple(self.rule(each, f"{at}[{place}]", depth + 1) for place, each in enumerate(value))
             return All(inner) if name == "all" else Any_(inner)
         if name == "not":
-            return Not(self.rule(value, at, depth + 1))
+            self._negations += 1
+            inside = self.rule(value, at, depth + 1)
+            self._negations -= 1
+            return Not(inside)
         self._conditions += 1
         if self._conditions == CONDITIONS_MAX + 1:
             return self._wrong(at, f"is one condition too many: at most {CONDITIONS_MAX}")
@@ -197,6 +202,18 @@ class _Reader:
         words = " or ".join(sorted(str(each) for each in wanted))
         return Leaf(SEGMENTS, f"segment {words}", lambda inside: not chosen.isdisjoint(inside))
 
+    def _active_hours(self, name: str, value: Any, at: str) -> Node:
+        if self._negations:
+            return self._wrong(at, "must not be under a not: it would hide the banner from who is always active")
+        at_least = DEFAULT_LEVEL
+        if value is not True:
+            if not isinstance(value, dict) or set(value) != {"at_least"}:
+                return self._wrong(at, f'must be true, or {{"at_least": {LEVEL_MIN} to {LEVEL_MAX}}}')
+            at_least = value["at_least"]
+            if type(at_least) is not int or not LEVEL_MIN <= at_least <= LEVEL_MAX:
+                return self._wrong(f"{at}.at_least", f"must be a whole number of {LEVEL_MIN} to {LEVEL_MAX}")
+        return Leaf(ACTIVE_HOURS, f"active_hours at least {at_least}", nodes.AtLeast(at_least))
+
     # --- parts
 
     def _texts(self, value: Any, at: str) -> list[str]:
@@ -238,6 +255,7 @@ _CONDITIONS: dict[str, _Condition] = {
     "percent": _Reader._percent,
     "person": _Reader._person,
     "segment": _Reader._segment,
+    "active_hours": _Reader._active_hours,
 }
 _NAMES = tuple(name for name in _CONDITIONS if name != "person")
 

@@ -397,7 +397,8 @@ create table banners.deciding (
     tenant_id  int primary key references tenants.tenants (tenant_id),
     ranking    text[] not null default '{}',
     version    int not null default 1,
-    updated_at timestamptz not null default now()
+    updated_at timestamptz not null default now(),
+    smart_scheduling boolean not null default false
 );
 
 -- Every change of the catalogue bumps this, so that a process sees at a glance whether its copy is old.
@@ -2016,3 +2017,27 @@ create index ix_parked_requests_finished_at on events.parked_requests (finished_
 -- A replay without a reason reads what waits in the order of the ids, past any number that were sent already. Parked events are
 -- exceptions, so that the index is built at once.
 create index ix_parked_waiting on events.parked (tenant_id, id) where replayed_at is null;
+
+-- ------------------------------------------------------------------------------------------------ active hours
+-- Smart scheduling: in which hours people are active, learnt only where a tenant switched it on.
+create schema active_hours;
+grant usage on schema active_hours to handbill_app, handbill_worker;
+
+-- One week of one id. Counts are by quarter of the day in UTC: the person's zone may become known later.
+create table active_hours.activity (
+    tenant_id   int not null references tenants.tenants (tenant_id),
+    distinct_id text collate "C" not null,
+    week        int not null,                            -- weeks since 1970
+    counts      smallint[] not null,
+    first_at    timestamptz not null,
+    last_at     timestamptz not null,
+    zone        text,                                    -- the newest that an event of that week named
+    zone_at     timestamptz,
+    zone_key    bytea,                                   -- of two events at one moment the larger key decides
+    changed_at  timestamptz,                             -- set: the profile in Redis does not have it yet
+    primary key (tenant_id, distinct_id, week)
+) with (fillfactor = 80);
+create index ix_activity_changed on active_hours.activity (tenant_id, changed_at) where changed_at is not null;
+create index ix_activity_week on active_hours.activity (tenant_id, week);
+select handbill_wall('active_hours.activity'::regclass);
+revoke insert, update, delete on active_hours.activity from handbill_app;

@@ -19,6 +19,7 @@ select w.tenant_id,
         or exists (
             select 1 from segments.segments s
             where s.tenant_id = w.tenant_id and (s.walk <> s.walked or s.deleted_at is not null or s.swept_at < $1))
+        or exists (select 1 from active_hours.activity a where a.tenant_id = w.tenant_id and a.changed_at < $2)
     ) as busy
 from segments.watched w
 order by w.tenant_id
@@ -139,6 +140,9 @@ where p.tenant_id = $1 and p.person_id = any ($2::uuid[])
 
 -- name: ids_of
 select person_id, distinct_id from people.distinct_ids where tenant_id = $1 and person_id = any ($2::uuid[])
+
+-- name: people_behind
+select distinct person_id from people.distinct_ids where tenant_id = $1 and distinct_id = any ($2::text[])
 
 -- name: person_behind
 select person_id from people.distinct_ids where tenant_id = $1 and distinct_id = $2
