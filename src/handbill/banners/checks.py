@@ -8,7 +8,15 @@ from urllib.parse import urlsplit
 
 from msgspec import UNSET
 
-from handbill.banners.model import Banner, BannerPatch, CapRule, NewBanner
+from handbill.banners.model import (
+    Banner,
+    BannerPatch,
+    CampaignPatch,
+    CapRule,
+    DecidingPatch,
+    NewBanner,
+    PlacementPatch,
+)
 from handbill.banners.targeting.reader import faults_of
 from handbill.banners.windows import SentWindow, window_in
 from handbill.kit.errors import Fault, Invalid
@@ -104,3 +112,8 @@ def noted(faults: list[Fault]) -> Iterator[None]:
         yield
     except Invalid as error:
         faults += error.faults
+
+
+def sent_fields(patch: PlacementPatch | CampaignPatch | BannerPatch | DecidingPatch) -> dict[str, object]:
+    """The fields the caller sent, null included."""
+    return {name: value for name in patch.__struct_fields__ if (value := getattr(patch, name)) is not UNSET}

@@ -20,6 +20,7 @@ from handbill.banners.checks import (
     noted,
     ranking_faults,
     refuse,
+    sent_fields,
     window_of,
 )
 from handbill.banners.model import (
@@ -100,7 +101,7 @@ class Editor:
             async with self._database.tenant(tenant) as tx:
                 before = _found(await store.find_placement(tx, tenant, public_id, lock=True), "PLACEMENT")
                 etags.check(version, before.version)
-                wanted: Placement = structs.replace(before, **_given(patch))
+                wanted: Placement = structs.replace(before, **sent_fields(patch))
                 refuse(cap_faults(wanted.caps) + ranking_faults(wanted.ranking))
                 if caps_raised(before.caps, wanted.caps):
                     wanted = structs.replace(wanted, limits_raised_at=self._clock.now())
@@ -153,7 +154,7 @@ class Editor:
         async with self._database.tenant(tenant) as tx:
             before = _found(await store.find_campaign(tx, tenant, public_id, lock=True), "CAMPAIGN")
             etags.check(version, before.version)
-            wanted: Campaign = structs.replace(before, **_given(patch))
+            wanted: Campaign = structs.replace(before, **sent_fields(patch))
             refuse(window_faults(wanted.starts_at, wanted.ends_at, ("starts_at", "ends_at")) + cap_faults(wanted.caps))
             if caps_raised(before.caps, wanted.caps):
                 wanted = structs.replace(wanted, limits_raised_at=now)
@@ -290,7 +291,7 @@ class Editor:
             return await store.read_deciding(tx, tenant)
 
     async def change_deciding(self, tenant: int, patch: DecidingPatch, *, version: int | None, actor: str) -> Deciding:
-        given = _given(patch)
+        given = sent_fields(patch)
         refuse(ranking_faults(patch.ranking if patch.ranking is not UNSET else ()))
         async with self._database.tenant(tenant) as tx:
             if "smart_scheduling" in given:
@@ -333,7 +334,7 @@ class Editor:
 
     async def _patched(self, tx: Tx, tenant: int, before: Banner, patch: BannerPatch, now: datetime) -> Banner:
         window, faults = window_of(patch), list[Fault]()
-        given = _given(patch)
+        given = sent_fields(patch)
         for name in ("start_date", "end_date", "publish_at", "expires_at"):
             given.pop(name, None)
         if window.start is not UNSET:
@@ -381,11 +382,6 @@ class Editor:
         await self._audit.write(
             tx, tenant, actor=actor, action=action, object=str(public_id), before=before, after=after,  # type: ignore[arg-type]
         )  # fmt: skip
-
-
-def _given(patch: PlacementPatch | CampaignPatch | BannerPatch | DecidingPatch) -> dict[str, object]:
-    """The fields the caller sent, null included."""
-    return {name: value for name in patch.__struct_fields__ if (value := getattr(patch, name)) is not UNSET}
 
 
 def _after(cursor: str | None) -> int:
