@@ -256,6 +256,34 @@ async def test_an_answer_from_events_is_as_fresh_as_their_export(
         assert answer.fresh_at >= before
 
 
+async def test_freshness_does_not_forget_what_the_journal_has_lost(
+    database: Database, redis: Redis, clickhouse: ClickHouse, tenant: int
+) -> None:
+    await migrate_clickhouse(clickhouse)
+    async with loop(database, redis, main=1, event_store=EventStoreReader(clickhouse, Bounds())) as house:
+        numbers = await shop(house, tenant)
+        away = ClickHouse("http://127.0.0.1:9")
+        await away.start()
+        consumer = await house.consumer(shipping=shipping(database, away, house.journal))
+        now = house.clock.now_ms()
+        await house.events.accept([Impression(tenant, "i", now, now, next(iter(numbers["banner"])))])
+        await house.drained()
+        await consumer.stop()
+        await away.stop()
+        committed = house.clock.now()
+        for lane in house.lane_names():
+            await redis.call("DEL", house.keys.tagged("journal", lane))
+            await redis.call("DEL", house.keys.tagged("journal", lane, "meta"))
+
+        async def later() -> bool:
+            return house.clock.now() > committed + timedelta(milliseconds=50)
+
+        await eventually(later, timeout=30, what="some time after the commit")
+        today = from_ms(now).date()
+        query = StatsQuery(today, today + DAY, by=("variant",), zone="UTC")
+        assert (await house.banners.stats.read(tenant, query)).fresh_at <= committed
+
+
 async def test_suspected_clicks_obey_every_filter(house: Loop, database: Database, tenant: int) -> None:
     numbers = await shop(house, tenant)
     banner = next(iter(numbers["banner"]))

@@ -110,11 +110,16 @@ class Edge:
         """
         async with self._database.worker() as tx:
             cursors = await self._store.cursors(tx)
-            cursors |= await self._shipping.unshipped_from(tx)  # read second: a batch committed in between is seen
+            waiting = await self._shipping.unshipped_from(tx)  # read second: a batch committed in between is seen
         own = self._lanes.overflow_for(tenant_id)
-        lanes = [lane for lane, _ in self._lanes.all() if lane == own or not self._lanes.is_overflow(lane)]
-        lags = [await self._journal.lag(lane, cursors.get(lane, "0-0")) for lane in lanes]
-        return max((max(lag.seconds, 0.001) for lag in lags if lag.events), default=0.0)
+        seconds = 0.0
+        for lane, _ in self._lanes.all():
+            if lane == own or not self._lanes.is_overflow(lane):
+                cursor, committed = waiting.get(lane, (cursors.get(lane, "0-0"), 0.0))
+                lag = await self._journal.lag(lane, cursor)
+                # The journal may have lost what waits; its events are as old as their commit at least.
+                seconds = max(seconds, committed, max(lag.seconds, 0.001) if lag.events else 0.0)
+        return seconds
 
     async def accept(self, events: Sequence[Event], extra: Sequence[Sequence[Any]] = ()) -> None:
         """Keep these events of one tenant; durable when it returns. `extra` commands travel with the first lane's."""

@@ -113,9 +113,10 @@ class ShippingStore:
         rows = await tx.fetch(S.unshipped)
         return {row["lane"]: Unshipped(row["events"], row["seconds"], row["oldest"]) for row in rows}
 
-    async def unshipped_from(self, tx: Tx) -> dict[str, str]:
-        """Of each lane with events that ClickHouse does not have: the cursor before the first of them."""
-        return {row["lane"]: row["from_cursor"] for row in await tx.fetch(S.unshipped_from)}
+    async def unshipped_from(self, tx: Tx) -> dict[str, tuple[str, float]]:
+        """Of each lane with events that ClickHouse does not have: the cursor before the first of them, and the seconds
+        since they were committed."""
+        return {row["lane"]: (row["from_cursor"], row["seconds"]) for row in await tx.fetch(S.unshipped_from)}
 
     async def unaudited(self, tx: Tx, older: timedelta, limit: int) -> list[Exported]:
         """Batches that were done so long ago and not counted again since, the oldest first."""

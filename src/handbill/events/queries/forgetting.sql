@@ -9,7 +9,8 @@ alter table events update
         name -> concat('"', name, '":', JSONExtractRaw(properties, name)),
         arrayFilter(
             name -> JSONHas(properties, name),
-            ['banner_id', 'placement_id', 'campaign_id', 'variant', 'duration_ms', 'dismissed', 'counted', 'viewable']
+            ['banner_id', 'placement_id', 'campaign_id', 'variant', 'duration_ms', 'dismissed', 'counted', 'viewable',
+             'required_ms']
         )
     ), ','), '}'), '{}'),
     set = '', set_once = '', unset = '', url = '', referrer = '', ip = '', user_agent = ''

@@ -66,7 +66,8 @@ group by lane
 -- name: unshipped_from
 -- Where each lane's events that ClickHouse does not have yet begin.
 -- no-tenant: a batch holds the events of every tenant of its lane
-select distinct on (lane) lane, from_cursor from events.ch_batches where done_at is null
+select distinct on (lane) lane, from_cursor, extract(epoch from now() - created_at)::float8 as seconds
+from events.ch_batches where done_at is null
 order by lane, created_at, id
 
 -- name: lost_batches
