@@ -10,19 +10,20 @@ More than a burst at once, as a large batch is, needs a bucket that was quiet fo
 and is waited for as long again: then it is as if the events had come evenly.
 
 With a `lease` a process takes a handful of tokens more and keeps them for later, so that it asks more seldom; what
-passes may then be more by that handful. When Redis is away everybody passes (failing open, metered): this guards
-against floods, not against fraud, and the journal behind it has its own guard.
+passes may then be more by that handful. When Redis is away, or refuses the command, everybody passes (failing open,
+metered): this guards against floods, not against fraud, and the journal behind it has its own guard.
 """
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from hashlib import blake2b
 from sys import getsizeof
 
 import msgspec
 
-from handbill.infra.redis import Keys, Redis
+from handbill.infra.redis import Keys, Redis, RedisError
 from handbill.kit.bounds import TOKEN_BUCKETS
 from handbill.kit.caches import LruCache
 from handbill.kit.clock import Clock
@@ -171,7 +172,7 @@ class Throttle:
             wait = max(wait_ms / 1000, 0.001)
             bucket.blocked_until, bucket.blocked_cost = asked_at + wait, cost
             raise self._refused(wait)
-        except Busy:
+        except (Busy, RedisError):
             metrics.THROTTLE_OPEN.inc()
             is_open = True
         finally:
@@ -184,7 +185,9 @@ class Throttle:
         sizes = self._sizes
         each = 1000 / sizes.rate
         arguments = [self._clock.now_ms(), need, want, sizes.burst, each, (sizes.limit - sizes.burst) * each]
-        grant, wait_ms = await self._script([self._keys.tagged("throttle", address)], arguments)
+        # A digest: the name may hold what a key may not, such as braces, and a user's id.
+        name = blake2b(address.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+        grant, wait_ms = await self._script([self._keys.tagged("throttle", name)], arguments)
         return int(grant), int(wait_ms)
 
     async def _wait(self, bucket: _TokenBucket, fetching: asyncio.Future[bool], cost: int) -> bool:
