@@ -16,7 +16,7 @@ import msgspec
 from handbill.kit.bounds import ID_MAX, TOKEN_MAX, USER_TOKENS, CacheLimit
 from handbill.kit.caches import LruCache
 from handbill.kit.clock import Clock
-from handbill.kit.errors import Unauthorized
+from handbill.kit.errors import Fault, Invalid, Unauthorized
 from handbill.tenants import jwks
 from handbill.tenants.model import JwtRules
 
@@ -52,6 +52,20 @@ class Memory:
     @property
     def currsize(self) -> float:
         return self._verified.currsize
+
+
+def check_rules(rules: JwtRules) -> None:
+    """Raises Invalid for rules that contradict themselves."""
+    if rules.required and rules.kind == "none":
+        raise Invalid(
+            "Tokens cannot be required while there is nothing to check them with; nothing was changed.",
+            faults=[Fault("settings.jwt.required", "needs a kind: hs256 with a secret, or jwks with a key set")],
+        )
+    if rules.kind == "jwks" and (rules.jwks is None) == (rules.jwks_url is None):
+        raise Invalid(
+            "A key set is given either as it is or by its URL.",
+            faults=[Fault("settings.jwt", "needs exactly one of jwks and jwks_url")],
+        )
 
 
 def check_length(token: str) -> None:

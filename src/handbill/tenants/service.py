@@ -22,7 +22,7 @@ from handbill.kit.ids import Ids
 from handbill.kit.moments import moment_faults
 from handbill.kit.pages import Page, page
 from handbill.kit.telemetry import logs
-from handbill.tenants import jwks, keys, person_store, store
+from handbill.tenants import jwks, jwt, keys, person_store, store
 from handbill.tenants.accounts import LOGIN_STEP_S, Accounts
 from handbill.tenants.audit import Audit
 from handbill.tenants.cursors import after_id, id_of
@@ -257,16 +257,7 @@ class TenantService:
         return store.StoredSettings(shown, sealed)
 
     def _check_rules(self, rules: JwtRules) -> None:
-        if rules.required and rules.kind == "none":
-            raise Invalid(
-                "Tokens cannot be required while there is nothing to check them with; nothing was changed.",
-                faults=[Fault("settings.jwt.required", "needs a kind: hs256 with a secret, or jwks with a key set")],
-            )
-        if rules.kind == "jwks" and (rules.jwks is None) == (rules.jwks_url is None):
-            raise Invalid(
-                "A key set is given either as it is or by its URL.",
-                faults=[Fault("settings.jwt", "needs exactly one of jwks and jwks_url")],
-            )
+        jwt.check_rules(rules)
         if rules.jwks_url is not None:
             self._http.check(rules.jwks_url, "settings.jwt.jwks_url")
         if rules.jwks is not None:
