@@ -106,7 +106,7 @@ def said(event: BannerEvent, name: Dimension, numbers: dict[str, dict[int, UUID]
     if name == "country":
         return event.country.upper() if event.country else None
     if name == "device":
-        return event.device.capitalize() if event.device else None
+        return event.device.lower() if event.device else None
     return event.variant
 
 

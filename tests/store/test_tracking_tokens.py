@@ -14,11 +14,13 @@ from handbill.banners.reporters import Reporters
 from handbill.banners.throttle import Throttle
 from handbill.banners.tokens import Tokens
 from handbill.banners.tracking import Tracking
-from handbill.events.model import Click, Event, Impression
+from handbill.banners.views import Views
+from handbill.events.model import Click, Event, Impression, View
 from handbill.infra.postgres import Database
 from handbill.infra.redis import Redis
 from handbill.kit.errors import HandbillError, Invalid
 from handbill.kit.fast import FastRequest
+from handbill.tenants.model import NewKey
 from tests.kit.clocks import FakeClock
 from tests.kit.loop import Loop, loop
 
@@ -34,6 +36,9 @@ class Accepting:
     async def accept(self, events: Sequence[Event], extra: Sequence[Sequence[object]] = ()) -> None:
         self.events += events
 
+    async def is_counted(self, tenant_id: int, event_key: bytes) -> bool:
+        return False
+
 
 @dataclass
 class Shop:
@@ -42,6 +47,8 @@ class Shop:
     clock: FakeClock
     tokens: Tokens
     tracking: Tracking
+    views: Views
+    write_key: str
     accepting: Accepting
     banner: Any
     placement: Any
@@ -90,11 +97,13 @@ async def shop(database: Database, redis: Redis, tenant: int) -> AsyncIterator[S
     tokens = Tokens(b"k" * 32, ttl_s=TTL_MS // 1000)
     async with loop(database, redis, clock=clock) as made:
         guard = Throttle(redis, made.keys, clock)
+        write_key = (await made.tenants.create_key(tenant, NewKey(name="w", kind="write"), actor="test")).key
         directory = made.tenants.directory
         reporters = Reporters(directory, guard, guard, clock)
         tracking = Tracking(made.catalogue, accepting, directory, tokens, reporters, clock)  # type: ignore[arg-type]
         banner, placement = await made.banner(tenant), await made.placement(tenant)
-        yield Shop(made, tenant, clock, tokens, tracking, accepting, banner, placement)
+        views = Views(made.catalogue, accepting, made.caps, directory, reporters, clock, tokens=tokens)  # type: ignore[arg-type]
+        yield Shop(made, tenant, clock, tokens, tracking, views, write_key, accepting, banner, placement)
 
 
 async def test_a_good_token_says_which_variant_was_shown(shop: Shop) -> None:
@@ -120,6 +129,32 @@ async def test_a_good_token_fills_what_was_not_sent(shop: Shop) -> None:
     assert [person(event) for event in await shop.both(token=shop.token(), **sent)] == [
         ("ann", "s", "tablet", "DE")
     ] * 2
+
+
+async def test_a_view_has_the_variant_device_and_country_of_its_decision(shop: Shop) -> None:
+    async def viewed(agent: bytes = b"", **more: Any) -> View:
+        body = {
+            "banner_id": str(shop.banner.banner_id),
+            "user_id": "ann",
+            "view_duration_ms": 0,
+            "event_id": "v",
+            **more,
+        }
+        headers = {b"x-write-key": shop.write_key.encode(), b"user-agent": agent}
+        await shop.views.view(FastRequest("POST", "/views", b"", headers, json.dumps(body).encode(), "1.2.3.4", "r"))
+        (view,) = [event for event in shop.accepting.events[-1:] if isinstance(event, View)]
+        return view
+
+    def context(view: View) -> tuple[str | None, ...]:
+        return view.variant, view.device, view.country
+
+    phone = b"Mozilla/5.0 (iPhone; CPU iPhone OS 17_0 like Mac OS X) AppleWebKit/605.1.15 Mobile/15E148 Safari/604.1"
+    assert context(await viewed()) == (None, None, None)
+    assert context(await viewed(phone)) == (None, "mobile", None)
+    token = shop.token()
+    assert context(await viewed(token=token)) == ("b", "mobile", "NL")
+    shop.clock.advance(ms=TTL_MS)
+    assert context(await viewed(token=token)) == ("b", "mobile", "NL"), "also when it has expired"
 
 
 async def test_a_token_of_another_banner_tenant_or_user_is_refused(shop: Shop) -> None:

@@ -16,8 +16,8 @@ def page_form(url: str) -> str:
 
 
 def device_form(device: str) -> str:
-    """`mobile`, `MOBILE` and `Mobile` are one device: `Mobile`, as the event store has it."""
-    return device.capitalize()[:VALUE_LENGTH]
+    """`mobile`, `MOBILE` and `Mobile` are one device: `mobile`."""
+    return device.lower()[:VALUE_LENGTH]
 
 
 def country_form(country: str) -> str:

@@ -18,7 +18,7 @@ COLUMNS = {
     "campaign": "e.campaign_id",
     "variant": "JSONExtractString(e.properties, 'variant')",
     "country": "toString(e.country)",
-    "device": "toString(e.device_type)",
+    "device": "lowerUTF8(toString(e.device_type))",
     "page": f"substringUTF8(splitByChar('?', splitByChar('#', e.url)[1])[1], 1, {PAGE_LENGTH})",
 }
 

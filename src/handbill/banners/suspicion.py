@@ -50,7 +50,7 @@ async def counted(
     about = (tenant, start, end, *chosen.numbers)
     if not chosen.by_value:
         return [Suspected(**dict(row)) for row in await tx.fetch(S.count_marks, *about)]
-    wanted = (chosen.variants, chosen.countries, tuple(map(str.lower, chosen.devices)), chosen.pages)
+    wanted = (chosen.variants, chosen.countries, chosen.devices, chosen.pages)
     texts = [list(values) or None for values in wanted]
     rows = await tx.fetch(S.count_marks_of_clicks, *about, *texts, PAGE_LENGTH, limit + 1)
     if any(row["gone"] for row in rows) or sum(row["looked_at"] for row in rows) > limit:

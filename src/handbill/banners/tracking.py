@@ -212,17 +212,23 @@ def _variant(sent: ImpressionIn | ClickIn, token: Token | None) -> str | None:
     return sent.variant if token is None else token.variant
 
 
-def _context(
-    sent: ImpressionIn | ClickIn, token: Token | None, request: FastRequest
-) -> tuple[str | None, str | None, str | None]:
-    """Session, device type and country: as sent, else as the decision knew them, else as the request tells."""
-    session, device, country = sent.sessionId, sent.deviceType, sent.countryCode
+def device_and_country(
+    request: FastRequest, token: Token | None, device: str | None = None, country: str | None = None
+) -> tuple[str | None, str | None]:
+    """The device type and the country: as sent, else as the decision knew them, else as the request tells."""
     if token is not None:
-        session = session or token.session_id
         device = device or token.device_type
         country = country or token.country
     device = device or device_of(from_header(request.headers.get(b"user-agent", b"")))
-    return session, device, country.upper() if country else None
+    return device, country.upper() if country else None
+
+
+def _context(
+    sent: ImpressionIn | ClickIn, token: Token | None, request: FastRequest
+) -> tuple[str | None, str | None, str | None]:
+    """Session, device type and country."""
+    session = sent.sessionId or (token.session_id if token is not None else None)
+    return session, *device_and_country(request, token, sent.deviceType, sent.countryCode)
 
 
 def _impression(

@@ -20,7 +20,7 @@ from handbill.banners.marks import ACCIDENTAL, UNVERIFIED
 from handbill.banners.model import Banner
 from handbill.banners.reporters import Reporters
 from handbill.banners.tokens import Token, Tokens
-from handbill.banners.tracking import BODY_LIMIT, accept_batch, check_type, marks_of
+from handbill.banners.tracking import BODY_LIMIT, accept_batch, check_type, device_and_country, marks_of
 from handbill.banners.wire import Accepted, Rejected, ViewIn
 from handbill.caps.service import CapMove, CapsService, moves_of
 from handbill.events.model import Dropped, Event, Reason, View, key
@@ -147,10 +147,11 @@ class Views:
             dropped = Dropped(found.tenant_id, sent.event_id, received, received, "view", str(Reason.DO_NOT_TRACK))
             return Judged(dropped)
         counted, marks = self._counts(banner, sent, marks)
+        device, country = device_and_country(request, read)
         event = View(
             found.tenant_id, sent.event_id, received, received, banner.id, placement, banner.campaign_id, sent.user_id,
-            sent.session_id, None, None, None, marks, sent.device_id, sent.view_duration_ms, sent.dismissed, counted,
-            token.variant if token is not None else None, sent.viewable, banner.z_duration_sec * 1000,
+            sent.session_id, device, country, None, marks, sent.device_id, sent.view_duration_ms, sent.dismissed,
+            counted, read.variant if read is not None else None, sent.viewable, banner.z_duration_sec * 1000,
         )  # fmt: skip
         if not counted:
             return Judged(event)
