@@ -110,7 +110,7 @@ async def test_every_answer_carries_its_id_and_safe_headers(api: Api, key: str) 
     assert made.headers["x-content-type-options"] == "nosniff"
     assert "default-src 'none'" in made.headers["content-security-policy"]
     line = await api.process.log(event="request", request_id=number)
-    assert (line["route"], line["status"], line["method"]) == ("/admin/audit", 200, "GET")
+    assert (line["route"], line["status"], line["method"]) == ("/admin/audit", 400, "GET")
     assert key not in api.process.output
     assert "hidden" not in api.process.output
 

@@ -110,11 +110,11 @@ async def test_a_worker_killed_in_the_middle_is_followed_by_one_that_ends_the_er
     async with crashing("worker", at=3, only="before:pg:record_erasure_step", env=env) as dying:
         assert await dying.exit() == -signal.SIGKILL, dying.tail()
     half = (await api("GET", location, key=secret)).json()
-    assert (half["status"], half["steps_done"], half["steps_total"]) == ("running", 2, 7)
+    assert (half["status"], half["steps_done"], half["steps_total"]) == ("running", 2, 8)
     async with process("worker", env=env) as worker:
         await worker.log(event="worker-ready")
         done = await ended(api, location, secret)
-    assert (done["status"], done["error"], done["steps_done"]) == ("done", None, 7), done
+    assert (done["status"], done["error"], done["steps_done"]) == ("done", None, 8), done
     assert (await api("GET", "/admin/people/find?distinct_id=phone", key=secret)).status == 404
     (await api("GET", export, key=secret)).problem(404, "EXPORT_NOT_FOUND")
     (await api("GET", location, key=foreign)).problem(404, "ERASURE_NOT_FOUND")
@@ -130,4 +130,4 @@ async def test_the_command_line_waits_for_the_worker(env: dict[str, str], keys: 
         assert (code, json.loads(output)["ids"]) == (0, ["zoe"]), output
         code, output = await handbill("people", "erase", "zoe", "--tenant", str(tenant), "--yes", "--json", env=env)
     done = json.loads(output)
-    assert (code, done["status"], done["steps_done"]) == (0, "done", 7), output
+    assert (code, done["status"], done["steps_done"]) == (0, "done", 8), output

@@ -54,19 +54,19 @@ async def test_a_parameter_that_is_too_long_is_refused_by_its_name(shop: Shop, n
 
 async def test_long_values_of_a_context_are_refused_and_long_headers_are_cut(shop: Shop) -> None:
     banner = await shop.banner(targeting={"not": {"custom": {"key": "plan", "op": "eq", "value": "x"}}})
-    cases: list[dict[str, Any]] = [
-        {"custom": {"plan": "x" * 2_001}},
-        {"custom": {"x" * 101: "a"}},
-        {"custom": {f"k{number}": "a" for number in range(51)}},
-        {"region": "x" * 201},
-        {"user_agent": "x" * 1_001},
-        {"url": "x" * 2_001},
-        {"time_zone": "x" * 101},
+    cases: list[tuple[str, dict[str, Any]]] = [
+        ("custom[...]", {"custom": {"plan": "x" * 2_001}}),
+        ("custom", {"custom": {"x" * 101: "a"}}),
+        ("custom", {"custom": {f"k{number}": "a" for number in range(51)}}),
+        ("region", {"region": "x" * 201}),
+        ("user_agent", {"user_agent": "x" * 1_001}),
+        ("url", {"url": "x" * 2_001}),
+        ("time_zone", {"time_zone": "x" * 101}),
     ]
-    for context in cases:
+    for field, context in cases:
         with pytest.raises(Invalid) as refused:
             await shop.decide(context=context)
-        assert [fault.field for fault in refused.value.faults] == ["context"]
+        assert [fault.field for fault in refused.value.faults] == [f"context.{field}"]
     assert await shop.ids(context={"custom": {"plan": "x" * 2_000}}) == [[str(banner.banner_id)]]
     assert await listed(shop, "user_id=ann", user_agent=LONG, accept_language=LONG) == [str(banner.banner_id)]
 

@@ -19,7 +19,7 @@ from handbill.kit.errors import HandbillError
 from handbill.kit.fast import FastReply, FastRequest
 from tests.kit.clocks import FakeClock
 from tests.kit.loop import loop
-from tests.store.test_decide import KEY, Shop, _shop
+from tests.store.test_decide import KEY, Shop, make_shop
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ async def shop(database: Database, redis: Redis, tenant: int) -> AsyncIterator[S
     """With a limit of decisions that nobody reaches, so that Redis is asked for it."""
     clock = FakeClock()
     async with loop(database, redis, clock=clock) as made:
-        yield await _shop(made, tenant, clock, ShowPolicy(token_key=KEY, decisions_per_minute=10_000))
+        yield await make_shop(made, tenant, clock, ShowPolicy(token_key=KEY, decisions_per_minute=10_000))
 
 
 numbers = st.sampled_from([

@@ -69,7 +69,7 @@ def test_a_page_is_its_address_without_query_and_fragment(sent: str, form: str) 
 
 
 def test_devices_and_countries_have_one_spelling() -> None:
-    assert {device_form(each) for each in ("mobile", "MOBILE", "Mobile")} == {"Mobile"}
+    assert {device_form(each) for each in ("mobile", "MOBILE", "Mobile")} == {"mobile"}
     assert country_form("fr") == "FR"
 
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import re
-
 PAGE_LENGTH = 500
 """Characters of a page's address that are compared and returned."""
 VALUE_LENGTH = 200
-_TAIL = re.compile(r"[?#].*", re.DOTALL)
 
 
 def page_form(url: str) -> str:
     """The address without its query and fragment, cut; empty when nothing is left."""
-    return _TAIL.sub("", url, count=1)[:PAGE_LENGTH]
+    return url.partition("?")[0].partition("#")[0][:PAGE_LENGTH]
 
 
 def device_form(device: str) -> str:
