@@ -109,15 +109,17 @@ async def test_a_click_through_an_old_link_is_a_drop_and_never_counted(shop: Sho
     assert [(row["kind"], row["reason"], row["events"]) for row in drops] == [("click", "LINK_TOO_OLD", 2)]
 
 
-async def test_a_zero_character_in_a_users_id_does_not_park_the_click(shop: Shop) -> None:
+async def test_a_zero_character_in_a_users_or_a_clicks_id_does_not_park_the_click(shop: Shop) -> None:
     await shop.loop.consumer()
     await shop.banner(cta_link="/a")
     token = (await shop.decide("a\0b", session_id="s\0"))["decisions"][0]["banners"][0]["token"]
-    assert await shop.show.public.follow(token, None, "9.9.9.9", ()) == "/a"
+    for click_id in (None, "\0", "x\0", "\ud800y"):
+        assert await shop.show.public.follow(token, click_id, "9.9.9.9", ()) == "/a"
     await shop.loop.drained()
     async with shop.loop.database.tenant(shop.tenant) as tx:
-        (row,) = await tx.fetch(PERSONS, shop.tenant)
-    assert (row["user_id"], row["session_id"]) == ("ab", "s")
+        rows = await tx.fetch(PERSONS, shop.tenant)
+    assert {(row["user_id"], row["session_id"]) for row in rows} == {("ab", "s")}
+    assert sorted(row["correlation_id"].partition(":")[2] for row in rows) == ["", "?y", "x"], "none is parked"
 
 
 async def test_nothing_is_kept_of_who_asks_not_to_be_tracked(shop: Shop) -> None:

@@ -8,7 +8,7 @@ from handbill.banners.catalogue import Catalogue, Found
 from handbill.banners.model import Banner
 from handbill.banners.reporters import lacks_proof
 from handbill.banners.throttle import Throttle
-from handbill.banners.tokens import Token, Tokens
+from handbill.banners.tokens import Token, Tokens, storable
 from handbill.banners.variants import by_key, face
 from handbill.banners.wire import PublicBanner
 from handbill.events.model import Click, Dropped, Event, Reason
@@ -125,16 +125,17 @@ class Public:
         now_ms = self._clock.now_ms()
         # A token of an earlier release knows neither the user nor the campaign.
         campaign = token.campaign_id if token.user_id is not None else banner.campaign_id
+        given = storable(click_id)
         return Click(
             tenant=token.tenant_id,
-            id=f"{token.name}:{click_id}" if click_id else token.name,
+            id=f"{token.name}:{given}" if given else token.name,
             at=now_ms,
             received=now_ms,
             banner=banner.id,
             placement=token.placement_id,
             campaign=campaign,
-            user=_storable(token.user_id),
-            session=_storable(token.session_id),
+            user=storable(token.user_id),
+            session=storable(token.session_id),
             device=token.device_type,
             country=token.country,
             marks=marks,
@@ -145,10 +146,3 @@ class Public:
 
 def _dropped(click: Click, reason: Reason) -> Dropped:
     return Dropped(click.tenant, click.id, click.at, click.received, "click", str(reason))
-
-
-def _storable(value: str | None) -> str | None:
-    """A zero character fits no text column, and half of a surrogate pair no message."""
-    if value is None or ("\0" not in value and value.isascii()):
-        return value
-    return value.replace("\0", "").encode("utf-8", "replace").decode()
