@@ -139,6 +139,18 @@ async def test_nothing_is_kept_of_who_asks_not_to_be_tracked(shop: Shop) -> None
     assert [(row["kind"], row["reason"], row["events"]) for row in drops] == [("click", "DO_NOT_TRACK", 1)]
 
 
+async def test_an_anonymous_click_is_nobodys(shop: Shop) -> None:
+    """For links of whoever did not agree to be followed: they count, and say nothing of a person."""
+    await shop.loop.consumer()
+    await shop.banner(cta_link="/a")
+    token = (await shop.decide("ann", session_id="s"))["decisions"][0]["banners"][0]["token"]
+    assert await shop.show.public.follow(token, None, "9.9.9.9", (), anonymous=True) == "/a"
+    await shop.loop.drained()
+    async with shop.loop.database.tenant(shop.tenant) as tx:
+        (row,) = await tx.fetch(PERSONS, shop.tenant)
+    assert (row["user_id"], row["session_id"]) == (None, None)
+
+
 async def test_looking_at_a_link_counts_nothing(shop: Shop) -> None:
     await shop.loop.consumer()
     await shop.banner(cta_link="/a")

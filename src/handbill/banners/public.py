@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from uuid import UUID
 
+import msgspec
+
 from handbill.banners.catalogue import Catalogue, Found
 from handbill.banners.model import Banner
 from handbill.banners.reporters import lacks_proof
@@ -86,13 +88,14 @@ class Public:
         marks: tuple[str, ...],
         *,
         untracked: bool = False,
+        anonymous: bool = False,
         counts: bool = True,
     ) -> str:
         """Count the click and say where it leads: to the banner's own address, never to one from the request.
 
-        One click per token and click id; of a link that is too old, a drop. Somebody who clicked gets there even when
-        the click cannot be counted now; that is metered. Raises NotFound for a link that was never given out, or whose
-        banner has no destination.
+        One click per token and click id; of a link that is too old, a drop. An anonymous click is nobody's. Somebody
+        who clicked gets there even when the click cannot be counted now; that is metered. Raises NotFound for a link
+        that was never given out, or whose banner has no destination.
         """
         token = self._tokens.read(sent)
         if token is None:
@@ -106,6 +109,8 @@ class Public:
         try:
             await self._throttle.take(address, 1)
             click = self._click(token, banner, click_id, target, marks)
+            if anonymous:
+                click = msgspec.structs.replace(click, user=None, session=None)
             await self._events.accept([await self._kept(click, token, untracked=untracked)])
         except (Busy, Throttled) as error:
             metrics.REDIRECT_UNCOUNTED.labels(error.code).inc()
