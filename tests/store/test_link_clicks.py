@@ -12,7 +12,7 @@ from uuid import UUID
 
 import pytest
 
-from handbill.banners.model import BannerPatch, NewCampaign
+from handbill.banners.model import BannerPatch, NewCampaign, Variant
 from handbill.banners.reporters import Reporters
 from handbill.banners.show import ShowPolicy
 from handbill.banners.suspicion import judge
@@ -27,7 +27,7 @@ from tests.kit.loop import loop
 from tests.store.test_decide import KEY, Shop, make_shop
 
 PERSONS = Sql(
-    "select correlation_id, user_id, session_id, device_type, country_code, campaign_id"
+    "select correlation_id, user_id, session_id, device_type, country_code, campaign_id, variant, destination_url"
     " from banners.banner_clicks where tenant_id = $1",
     "persons",
     "tests",
@@ -59,7 +59,8 @@ async def test_a_link_click_has_the_person_and_the_campaign_of_its_decision(shop
     first, second = [
         await editor.create_campaign(shop.tenant, NewCampaign(name=name), actor="test") for name in ("A", "B")
     ]
-    made = await shop.banner(cta_link="/a", campaign_id=first.campaign_id)
+    variants = [Variant("red", cta_link="/red"), Variant("blue", cta_link="/blue")]
+    made = await shop.banner(cta_link="/a", campaign_id=first.campaign_id, variants=variants)
     agent = {"user_agent": "Mozilla/5.0 (iPhone; CPU iPhone OS 17_0 like Mac OS X) Mobile/15E148", "country": "nl"}
     found = await shop.decide("ann", session_id="s-1", context=agent)
     (banner,) = found["decisions"][0]["banners"]
@@ -76,7 +77,7 @@ async def test_a_link_click_has_the_person_and_the_campaign_of_its_decision(shop
         rows = {row["correlation_id"].partition(":")[2]: dict(row) for row in await tx.fetch(PERSONS, shop.tenant)}
     assert rows["seen"] | {"correlation_id": ""} == {
         "correlation_id": "", "user_id": "ann", "session_id": "s-1", "device_type": "mobile", "country_code": "NL",
-        "campaign_id": of_first.id,
+        "campaign_id": of_first.id, "variant": banner["variant"], "destination_url": f"/{banner['variant']}",
     }  # fmt: skip
     of_second = shop.loop.catalogue.known("campaign", second.campaign_id)
     assert of_second is not None

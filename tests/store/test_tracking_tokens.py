@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -197,3 +197,11 @@ async def test_a_banner_in_memory_is_not_looked_up(shop: Shop, monkeypatch: pyte
     number = shop.loop.catalogue.known("campaign", campaign.campaign_id)
     assert number is not None
     assert [event.campaign for event in await shop.both()] == [number.id, number.id]
+
+
+async def test_another_tenants_campaign_counts_as_an_unknown_one(
+    shop: Shop, make_tenant: Callable[..., Awaitable[int]]
+) -> None:
+    theirs = await shop.loop.banners.editor.create_campaign(await make_tenant(), NewCampaign(name="T"), actor="t")
+    await shop.loop.catalogue.refresh()
+    assert [event.campaign for event in await shop.both(campaignPublicId=str(theirs.campaign_id))] == [None, None]
