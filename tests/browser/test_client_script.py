@@ -131,11 +131,13 @@ async def test_offline_waits_and_online_sends_once(visit: MakePage, shop: Shop) 
 
 async def test_nobody_is_followed_who_asks_for_it_and_failures_are_empty(visit: MakePage, shop: Shop) -> None:
     await shop.banner(z_duration_sec=1)
+    anonymous = "drawn.map(({href}) => new URL(href).searchParams.get('anonymous'))"
     page = await visit()
     await page.evaluate("Object.defineProperty(navigator, 'doNotTrack', {value: '1', configurable: true})")
     await show(page, shop.options)
     await page.wait_for_function("told.some((it) => it.name === 'closed')")
     assert await told(page, "report") == []
+    assert await page.evaluate(anonymous) == ["1"], "also a click through the link is nobody's"
     assert await page.evaluate("Object.keys(localStorage).length + Object.keys(sessionStorage).length") == 0
 
     await visit(page)
@@ -144,6 +146,7 @@ async def test_nobody_is_followed_who_asks_for_it_and_failures_are_empty(visit: 
     assert await told(page, "report") == []
     await page.evaluate("hb.consent(['ads']); hb.show(document.getElementById('slot'))")
     await sent(page, 2)
+    assert await page.evaluate(anonymous) == ["1", None]
     assert await page.evaluate("localStorage.getItem('hb-device') !== null")
     await page.evaluate("hb.consent([])")
     assert await page.evaluate("Object.keys(localStorage).length + Object.keys(sessionStorage).length") == 0

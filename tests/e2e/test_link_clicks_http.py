@@ -99,7 +99,8 @@ async def test_people_who_click_through_links_are_people(
         (shown,) = await decided(user, session)
         assert (shown["campaign_id"], shown["click_url"]) == (campaign, f"/r/{shown['token']}")
         assert (await follow(shown["click_url"], "HEAD")).status == 302
-        for link in (shown["click_url"], shown["click_url"], shown["click_url"] + "?c=again"):
+        nobodys = shown["click_url"] + "?c=nobodys&anonymous=1"
+        for link in (shown["click_url"], shown["click_url"], shown["click_url"] + "?c=again", nobodys):
             reply = await follow(link)
             assert (reply.status, reply.headers["location"]) == (302, TARGET)
             assert (reply.headers["referrer-policy"], reply.headers["cache-control"]) == ("no-referrer", "no-store")
@@ -119,16 +120,20 @@ async def test_people_who_click_through_links_are_people(
     async def counted() -> bool:
         answer = await admin(f"stats/banners?{days}&interval=total&by=campaign&uniques=true")
         (row,) = answer["rows"] or ({"clicks": 0, "campaign_id": None},)
-        found = (row["clicks"], row["campaign_id"], answer["uniques"]["clicks"])
-        return found == (2 * len(people), campaign, len(people))
+        uniques = answer["uniques"]
+        unidentified = (uniques["unidentified"] or {"clicks": 0})["clicks"]
+        found = (row["clicks"], row["campaign_id"], uniques["clicks"], unidentified)
+        return found == (3 * len(people), campaign, len(people), len(people))
 
-    await eventually(counted, timeout=60, what="six clicks of three people")
+    await eventually(counted, timeout=60, what="six clicks of three people, and three of nobody")
     async with database.tenant(tenant) as tx:
         rows = [dict(row) for row in await tx.fetch(ROWS, tenant)]
-    assert len(rows) == 2 * len(people)
+    assert len(rows) == 3 * len(people)
+    sessions: dict[str | None, str | None] = {**people, None: None}
     for row in rows:
-        known = {"session_id": people[row["user_id"]], "device_type": "mobile", "country_code": "NL"}
+        known = {"session_id": sessions[row["user_id"]], "device_type": "mobile", "country_code": "NL"}
         assert row == {"user_id": row["user_id"], "campaign": UUID(campaign), **known}
+    assert sum(row["user_id"] is None for row in rows) == len(people)
 
     async def dropped() -> bool:
         drops = {row["reason"]: row["events"] for row in await admin(f"events/drops?{days}")}

@@ -349,7 +349,7 @@ def funnel(world: World, query: FunnelQuery) -> tuple[list[str], dict[tuple[str,
     events = within(
         world, midnight(query.start, world.zone), midnight(query.end, world.zone), query.filters, query.segment
     )
-    top = top_values(events, query.breakdown, query.steps[:1], query.groups)
+    top = top_values([one for one in events if one.person is not None], query.breakdown, query.steps[:1], query.groups)
     found: dict[tuple[str, str | None], list[list[datetime]]] = {}
     for person in people_of(events):
         moments: dict[datetime, set[int]] = {}

@@ -18,7 +18,7 @@ from handbill.infra.clickhouse import ClickHouse
 from handbill.infra.migrations import migrate_clickhouse
 from handbill.infra.postgres import Database
 from handbill.infra.redis import Redis
-from handbill.insights import answers, compile
+from handbill.insights import answers, compile, table
 from handbill.insights.compile import Range
 from handbill.insights.model import Filter, FunnelQuery, RetentionQuery, TrendsQuery, UnidentifiedEvents
 from handbill.insights.questions import Questions
@@ -147,8 +147,20 @@ async def test_impressions_of_nobody_are_no_people_in_any_question(shown: Shown)
     funnel = await shown.questions.funnel(tenant, msgspec.convert(asked, FunnelQuery))
     assert sum(step.people for line in funnel.lines for step in line.steps) == 0
     assert funnel.unidentified == [20, 4]
+    assert table.funnel(funnel).decode().splitlines()[-2:] == [",,1,,,,,20", ",,2,,,,,4"]
     for first in (True, False):
         asked = {**shown.span, "begins": SEEN, "returns": CLICKED, "first": first}
         retention = await shown.questions.retention(tenant, msgspec.convert(asked, RetentionQuery))
         assert sum(cohort.people for cohort in retention.cohorts) == 0
         assert retention.unidentified == UnidentifiedEvents(20, 4)
+        assert table.retention(retention).decode().splitlines()[-1] == ",,,,20,4"
+
+
+async def test_events_of_nobody_take_no_group_of_a_funnel(shown: Shown) -> None:
+    tenant, now, banner = shown.tenant, shown.now, shown.numbers["banner"]
+    nobodys = [Impression(tenant, f"n{n}", now - 900, now, banner, variant="z") for n in range(9)]
+    await shown.count(*nobodys, Impression(tenant, "i", now - 900, now, banner, user="u", variant="a"))
+    asked = {**shown.span, "steps": [SEEN, CLICKED], "breakdown": {"property": "variant"}, "groups": 1}
+    funnel = await shown.questions.funnel(tenant, msgspec.convert(asked, FunnelQuery))
+    assert [(line.group.value, line.steps[0].people) for line in funnel.lines] == [("a", 1)]
+    assert funnel.unidentified == [9, 0]

@@ -12,7 +12,7 @@ from uuid import UUID
 
 import pytest
 
-from handbill.banners.model import BannerPatch, NewCampaign
+from handbill.banners.model import BannerPatch, NewCampaign, Variant
 from handbill.banners.reporters import Reporters
 from handbill.banners.show import ShowPolicy
 from handbill.banners.suspicion import judge
@@ -27,7 +27,7 @@ from tests.kit.loop import loop
 from tests.store.test_decide import KEY, Shop, make_shop
 
 PERSONS = Sql(
-    "select correlation_id, user_id, session_id, device_type, country_code, campaign_id"
+    "select correlation_id, user_id, session_id, device_type, country_code, campaign_id, variant, destination_url"
     " from banners.banner_clicks where tenant_id = $1",
     "persons",
     "tests",
@@ -59,7 +59,8 @@ async def test_a_link_click_has_the_person_and_the_campaign_of_its_decision(shop
     first, second = [
         await editor.create_campaign(shop.tenant, NewCampaign(name=name), actor="test") for name in ("A", "B")
     ]
-    made = await shop.banner(cta_link="/a", campaign_id=first.campaign_id)
+    variants = [Variant("red", cta_link="/red"), Variant("blue", cta_link="/blue")]
+    made = await shop.banner(cta_link="/a", campaign_id=first.campaign_id, variants=variants)
     agent = {"user_agent": "Mozilla/5.0 (iPhone; CPU iPhone OS 17_0 like Mac OS X) Mobile/15E148", "country": "nl"}
     found = await shop.decide("ann", session_id="s-1", context=agent)
     (banner,) = found["decisions"][0]["banners"]
@@ -76,7 +77,7 @@ async def test_a_link_click_has_the_person_and_the_campaign_of_its_decision(shop
         rows = {row["correlation_id"].partition(":")[2]: dict(row) for row in await tx.fetch(PERSONS, shop.tenant)}
     assert rows["seen"] | {"correlation_id": ""} == {
         "correlation_id": "", "user_id": "ann", "session_id": "s-1", "device_type": "mobile", "country_code": "NL",
-        "campaign_id": of_first.id,
+        "campaign_id": of_first.id, "variant": banner["variant"], "destination_url": f"/{banner['variant']}",
     }  # fmt: skip
     of_second = shop.loop.catalogue.known("campaign", second.campaign_id)
     assert of_second is not None
@@ -109,15 +110,17 @@ async def test_a_click_through_an_old_link_is_a_drop_and_never_counted(shop: Sho
     assert [(row["kind"], row["reason"], row["events"]) for row in drops] == [("click", "LINK_TOO_OLD", 2)]
 
 
-async def test_a_zero_character_in_a_users_id_does_not_park_the_click(shop: Shop) -> None:
+async def test_a_zero_character_in_a_users_or_a_clicks_id_does_not_park_the_click(shop: Shop) -> None:
     await shop.loop.consumer()
     await shop.banner(cta_link="/a")
     token = (await shop.decide("a\0b", session_id="s\0"))["decisions"][0]["banners"][0]["token"]
-    assert await shop.show.public.follow(token, None, "9.9.9.9", ()) == "/a"
+    for click_id in (None, "\0", "x\0", "\ud800y"):
+        assert await shop.show.public.follow(token, click_id, "9.9.9.9", ()) == "/a"
     await shop.loop.drained()
     async with shop.loop.database.tenant(shop.tenant) as tx:
-        (row,) = await tx.fetch(PERSONS, shop.tenant)
-    assert (row["user_id"], row["session_id"]) == ("ab", "s")
+        rows = await tx.fetch(PERSONS, shop.tenant)
+    assert {(row["user_id"], row["session_id"]) for row in rows} == {("ab", "s")}
+    assert sorted(row["correlation_id"].partition(":")[2] for row in rows) == ["", "?y", "x"], "none is parked"
 
 
 async def test_nothing_is_kept_of_who_asks_not_to_be_tracked(shop: Shop) -> None:
@@ -135,6 +138,18 @@ async def test_nothing_is_kept_of_who_asks_not_to_be_tracked(shop: Shop) -> None
         drops = await tx.fetch(DROPS, shop.tenant)
     assert [row["correlation_id"].partition(":")[2] for row in persons] == ["respected-False"]
     assert [(row["kind"], row["reason"], row["events"]) for row in drops] == [("click", "DO_NOT_TRACK", 1)]
+
+
+async def test_an_anonymous_click_is_nobodys(shop: Shop) -> None:
+    """For links of whoever did not agree to be followed: they count, and say nothing of a person."""
+    await shop.loop.consumer()
+    await shop.banner(cta_link="/a")
+    token = (await shop.decide("ann", session_id="s"))["decisions"][0]["banners"][0]["token"]
+    assert await shop.show.public.follow(token, None, "9.9.9.9", (), anonymous=True) == "/a"
+    await shop.loop.drained()
+    async with shop.loop.database.tenant(shop.tenant) as tx:
+        (row,) = await tx.fetch(PERSONS, shop.tenant)
+    assert (row["user_id"], row["session_id"]) == (None, None)
 
 
 async def test_looking_at_a_link_counts_nothing(shop: Shop) -> None:

@@ -71,7 +71,12 @@ async def test_cost_per_counted_click_and_the_claim(
     def event(
         name: str, who: str, at: datetime = NOON, owner: int = tenant, url: str = "", properties: str = "{}"
     ) -> Any:
-        return (owner, at, at, name, uuid.uuid4().hex, uuid.uuid4().bytes, who, f"s-{who}", properties, url)
+        return (owner, at, at, name, uuid.uuid4().hex, uuid.uuid4().bytes, who, f"s-{who}", properties, url, "handbill")
+
+    def nobodys(url: str) -> Any:
+        event_id = uuid.uuid4().hex
+        name, who = "$banner_impression", f"event:{event_id}"
+        return (tenant, NOON, NOON, name, event_id, uuid.uuid4().bytes, who, "", "{}", url, "banners")
 
     tagged = "https://shop.example/?utm_campaign=spring%20sale"
     rows = [
@@ -85,10 +90,12 @@ async def test_cost_per_counted_click_and_the_claim(
         event("$pageview", "eve", url="https://shop.example/?utm_campaign=other"),
         event("$pageview", "old", NOON - timedelta(days=1), url=tagged),
         event("$pageview", "foe", owner=await make_tenant(), url=tagged),
+        nobodys(tagged),
+        nobodys(f"{tagged}&fbclid=two"),  # a click that is known already
     ]
     columns = (
         "tenant_id", "at", "received", "event", "event_id", "event_key", "distinct_id", "session_id", "properties",
-        "url",
+        "url", "source",
     )  # fmt: skip
     await clickhouse.insert("events", columns, rows, token=uuid.uuid4().hex)
     touches = Touches(clickhouse)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,11 +53,18 @@ class Shop:
     banner: Any
     placement: Any
 
-    def token(self, banner: Any = None, user: str = "ann", variant: bytes = b"b", tenant: int | None = None) -> str:
+    def token(
+        self,
+        banner: Any = None,
+        user: str = "ann",
+        variant: bytes = b"b",
+        tenant: int | None = None,
+        session: str = "session-1",
+    ) -> str:
         tenant = tenant or self.tenant
         number = self.loop.catalogue.known("banner", (banner or self.banner).banner_id)
         assert number is not None
-        person = self.tokens.person(user, "session-1", "mobile", "NL", proved=False)
+        person = self.tokens.person(user, session, "mobile", "NL", proved=False)
         return self.tokens.mint(tenant, number.id, 0, 0, variant, self.clock.now_ms(), person).decode()
 
     def body(self, **more: Any) -> dict[str, Any]:
@@ -129,6 +136,8 @@ async def test_a_good_token_fills_what_was_not_sent(shop: Shop) -> None:
     assert [person(event) for event in await shop.both(token=shop.token(), **sent)] == [
         ("ann", "s", "tablet", "DE")
     ] * 2
+    unstorable = shop.token(session="s\0\ud800")
+    assert [event.session for event in await shop.both(token=unstorable)] == ["s?"] * 2, "nothing parks the event"
 
 
 async def test_a_view_has_the_variant_device_and_country_of_its_decision(shop: Shop) -> None:
@@ -188,3 +197,11 @@ async def test_a_banner_in_memory_is_not_looked_up(shop: Shop, monkeypatch: pyte
     number = shop.loop.catalogue.known("campaign", campaign.campaign_id)
     assert number is not None
     assert [event.campaign for event in await shop.both()] == [number.id, number.id]
+
+
+async def test_another_tenants_campaign_counts_as_an_unknown_one(
+    shop: Shop, make_tenant: Callable[..., Awaitable[int]]
+) -> None:
+    theirs = await shop.loop.banners.editor.create_campaign(await make_tenant(), NewCampaign(name="T"), actor="t")
+    await shop.loop.catalogue.refresh()
+    assert [event.campaign for event in await shop.both(campaignPublicId=str(theirs.campaign_id))] == [None, None]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from uuid import UUID
 
+import msgspec
+
 from handbill.banners.catalogue import Catalogue, Found
 from handbill.banners.model import Banner
 from handbill.banners.reporters import lacks_proof
 from handbill.banners.throttle import Throttle
-from handbill.banners.tokens import Token, Tokens
+from handbill.banners.tokens import Token, Tokens, storable
 from handbill.banners.variants import by_key, face
 from handbill.banners.wire import PublicBanner
 from handbill.events.model import Click, Dropped, Event, Reason
@@ -86,13 +88,14 @@ class Public:
         marks: tuple[str, ...],
         *,
         untracked: bool = False,
+        anonymous: bool = False,
         counts: bool = True,
     ) -> str:
         """Count the click and say where it leads: to the banner's own address, never to one from the request.
 
-        One click per token and click id; of a link that is too old, a drop. Somebody who clicked gets there even when
-        the click cannot be counted now; that is metered. Raises NotFound for a link that was never given out, or whose
-        banner has no destination.
+        One click per token and click id; of a link that is too old, a drop. An anonymous click is nobody's. Somebody
+        who clicked gets there even when the click cannot be counted now; that is metered. Raises NotFound for a link
+        that was never given out, or whose banner has no destination.
         """
         token = self._tokens.read(sent)
         if token is None:
@@ -106,6 +109,8 @@ class Public:
         try:
             await self._throttle.take(address, 1)
             click = self._click(token, banner, click_id, target, marks)
+            if anonymous:
+                click = msgspec.structs.replace(click, user=None, session=None)
             await self._events.accept([await self._kept(click, token, untracked=untracked)])
         except (Busy, Throttled) as error:
             metrics.REDIRECT_UNCOUNTED.labels(error.code).inc()
@@ -125,16 +130,17 @@ class Public:
         now_ms = self._clock.now_ms()
         # A token of an earlier release knows neither the user nor the campaign.
         campaign = token.campaign_id if token.user_id is not None else banner.campaign_id
+        given = storable(click_id)
         return Click(
             tenant=token.tenant_id,
-            id=f"{token.name}:{click_id}" if click_id else token.name,
+            id=f"{token.name}:{given}" if given else token.name,
             at=now_ms,
             received=now_ms,
             banner=banner.id,
             placement=token.placement_id,
             campaign=campaign,
-            user=_storable(token.user_id),
-            session=_storable(token.session_id),
+            user=storable(token.user_id),
+            session=storable(token.session_id),
             device=token.device_type,
             country=token.country,
             marks=marks,
@@ -145,10 +151,3 @@ class Public:
 
 def _dropped(click: Click, reason: Reason) -> Dropped:
     return Dropped(click.tenant, click.id, click.at, click.received, "click", str(reason))
-
-
-def _storable(value: str | None) -> str | None:
-    """A zero character fits no text column, and half of a surrogate pair no message."""
-    if value is None or ("\0" not in value and value.isascii()):
-        return value
-    return value.replace("\0", "").encode("utf-8", "replace").decode()

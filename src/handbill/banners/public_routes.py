@@ -17,6 +17,9 @@ from handbill.kit.agents import is_bot
 
 Banners = NamedDependency[SkipValidation[BannersService]]
 ClickId = Annotated[str | None, QueryParameter(name="c", min_length=1, max_length=150, description="Names the click.")]
+Anonymous = Annotated[
+    str | None, QueryParameter(name="anonymous", description="With any value: count it for nobody, without a session.")
+]
 Seen = Annotated[str | None, HeaderParameter(name="If-None-Match", description="The ETag of your copy.")]
 Face = Annotated[str | None, QueryParameter(max_length=40, description="One face of an A/B test.")]
 
@@ -54,7 +57,11 @@ async def looks(
     opt={"public": True, "open_query": True},
 )
 async def follow(
-    request: Request[Any, Any, Any], banners: Banners, token: FromPath[str], click_id: ClickId = None
+    request: Request[Any, Any, Any],
+    banners: Banners,
+    token: FromPath[str],
+    click_id: ClickId = None,
+    anonymous: Anonymous = None,
 ) -> Response[None]:
     """Count a click on a decided banner, once, and go where the banner leads, also when the link is too old to count.
 
@@ -62,8 +69,15 @@ async def follow(
     marks = (BOT,) if is_bot(request.headers.get("user-agent", "")) else ()
     untracked = request.headers.get("dnt") == "1" or request.headers.get("sec-gpc") == "1"
     address = request.scope["state"]["client_ip"]
-    counts = request.method != "HEAD"
-    target = await banners.show.public.follow(token, click_id, address, marks, untracked=untracked, counts=counts)
+    target = await banners.show.public.follow(
+        token,
+        click_id,
+        address,
+        marks,
+        untracked=untracked,
+        anonymous=anonymous is not None,
+        counts=request.method != "HEAD",
+    )
     headers = {"Location": target, "Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
     return Response(None, status_code=302, headers=headers)
 

@@ -178,3 +178,11 @@ class Tokens:
 
     def _mac(self, body: bytes) -> bytes:
         return hmac.digest(self._signing_key, body, "sha256")[:_MAC]
+
+
+def storable(value: str | None) -> str | None:
+    """A text of a token or a link as it can be stored: a zero character fits no text column, and half of a surrogate
+    pair no message."""
+    if value is None or ("\0" not in value and value.isascii()):
+        return value
+    return value.replace("\0", "").encode("utf-8", "replace").decode()

@@ -18,7 +18,7 @@ from handbill.banners.callers import UserTokenRequired
 from handbill.banners.catalogue import Catalogue, Found, Kind
 from handbill.banners.marks import BOT
 from handbill.banners.reporters import Reporters
-from handbill.banners.tokens import Token, Tokens
+from handbill.banners.tokens import Token, Tokens, storable
 from handbill.banners.wire import Accepted, BatchAccepted, BatchData, ClickIn, ImpressionIn, Rejected
 from handbill.events.model import HORIZON_DAYS, Click, Dropped, Event, Impression, Reason
 from handbill.events.service import EventsService
@@ -227,7 +227,7 @@ def _context(
     sent: ImpressionIn | ClickIn, token: Token | None, request: FastRequest
 ) -> tuple[str | None, str | None, str | None]:
     """Session, device type and country."""
-    session = sent.sessionId or (token.session_id if token is not None else None)
+    session = sent.sessionId or (storable(token.session_id) if token is not None else None)
     return session, *device_and_country(request, token, sent.deviceType, sent.countryCode)
 
 

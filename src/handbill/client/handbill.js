@@ -359,7 +359,8 @@ font-size:1.2rem;color:inherit;background:none}button:hover{background:#0001}`;
     }
 
     href(banner, showing) {
-      return banner.click_url ? this.at(`${banner.click_url}?c=clk_${showing.id}`) : null;
+      const query = `?c=clk_${showing.id}${this.quiet ? "&anonymous=1" : ""}`;
+      return banner.click_url ? this.at(banner.click_url + query) : null;
     }
 
     /** Null: there is nothing to see. @returns {Promise<Element|null>} */

@@ -64,12 +64,21 @@ class Range(msgspec.Struct, frozen=True):
 
 
 def top_values(
-    tenant: int, within: Range, field: Field, filters: Sequence[Filter], among: Sequence[Any], groups: int
+    tenant: int,
+    within: Range,
+    field: Field,
+    filters: Sequence[Filter],
+    among: Sequence[Any],
+    groups: int,
+    *,
+    of_people: bool = False,
 ) -> Compiled:
-    """The commonest values of a breakdown, over the events that any of `among` counts."""
+    """The commonest values of a breakdown, over the events that any of `among` counts. `of_people`: only events that
+    are somebody's, since the question counts no others."""
     bind = within.binder(tenant)
     bind.params["groups"] = groups
     where = f"{within.narrowed(filters, bind)} and ({' or '.join(matching(one, bind) for one in among)})"
+    where = identified(where, among) if of_people else where
     sql = filled("top_values", text=_cut(field, bind), said=said(field, bind), where=where, **within.joined(False))
     return Compiled(sql, bind.params)
 

@@ -93,6 +93,9 @@ TAIL = (
     '"properties":{}}\n\n'
 )
 TRENDS_CSV = "at,period,series,event,measure,of,group,value,figure,unidentified\r\n"
-FUNNEL_CSV = "group,value,step,people,of_first,of_previous,median_s\r\nall,,1,200,1.0,1.0,\r\n"
-RETENTION_CSV = "at,people,periods_later,returned\r\n2026-07-01T00:00:00+00:00,120,0,120\r\n"
+FUNNEL_CSV = "group,value,step,people,of_first,of_previous,median_s,unidentified\r\nall,,1,200,1.0,1.0,,\r\n"
+RETENTION_CSV = (
+    "at,people,periods_later,returned,unidentified_begins,unidentified_returns\r\n"  # and a line of each period
+    "2026-07-01T00:00:00+00:00,120,0,120,,\r\n"
+)
 EVENTS_CSV = "at,received,event,event_id,distinct_id\r\n"

@@ -125,7 +125,8 @@ class Questions:
         field: Field | None = query.breakdown
         if field is None:
             return []
-        asked = compile.top_values(tenant, within, field, query.filters, among, query.groups)
+        of_people = isinstance(query, FunnelQuery)
+        asked = compile.top_values(tenant, within, field, query.filters, among, query.groups, of_people=of_people)
         return [str(row[0]) for row in await self._reader.ask(asked)]
 
     @asynccontextmanager

@@ -71,10 +71,14 @@ def funnel(answer: Funnel) -> bytes:
 
 
 def retention(answer: Retention) -> bytes:
-    lines: list[list[Any]] = [["at", "people", "periods_later", "returned"]]
+    head = ["at", "people", "periods_later", "returned", "unidentified_begins", "unidentified_returns"]
+    lines: list[list[Any]] = [head]
     for cohort in answer.cohorts:
-        lines.append([cohort.at, cohort.people, 0, cohort.people])
-        lines += [[cohort.at, cohort.people, later, count] for later, count in enumerate(cohort.returned, 1)]
+        for later, count in enumerate((cohort.people, *cohort.returned)):
+            lines.append([cohort.at, cohort.people, later, count, None, None])
+    nobodys = answer.unidentified
+    if nobodys.begins or nobodys.returns:  # of the whole range, not of a cohort
+        lines.append([*[None] * 4, nobodys.begins, nobodys.returns])
     return rows(lines)
 
 

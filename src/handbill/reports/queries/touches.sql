@@ -1,12 +1,14 @@
 -- name: by_utm
 -- A click is a click id; a visit none of whose events carries one is a click itself. The property wins over the address.
+-- An impression or click that named no user, session or device is nobody's: neither a visit nor a person.
 with visits as (
     select utm, distinct_id, session_id,
            groupUniqArrayIf(fbclid, fbclid != '' and not bought) as ids,
            countIf(not bought) as seen,
-           countIf(bought) as purchases
+           countIf(bought) as purchases,
+           any(nobodys) as nobodys
     from (
-        select distinct_id, session_id,
+        select distinct_id, session_id, source = 'banners' and distinct_id = concat('event:', event_id) as nobodys,
                if(JSONExtractString(properties, 'utm_campaign') != '', JSONExtractString(properties, 'utm_campaign'),
                   decodeURLFormComponent(extractURLParameter(url, 'utm_campaign'))) as utm,
                if(JSONExtractString(properties, 'fbclid') != '', JSONExtractString(properties, 'fbclid'),
@@ -20,8 +22,8 @@ with visits as (
     where utm in {wanted:Array(String)}
     group by utm, distinct_id, session_id
 )
-select utm, uniqExactArray(ids) + countIf(empty(ids) and seen > 0) as clicks, uniqExact(distinct_id) as people,
-       sum(purchases) as purchases
+select utm, uniqExactArray(ids) + countIf(empty(ids) and seen > 0 and not nobodys) as clicks,
+       uniqExactIf(distinct_id, not nobodys) as people, sum(purchases) as purchases
 from visits
 group by utm
 order by utm
