@@ -100,7 +100,8 @@ async def test_people_who_click_through_links_are_people(
         assert (shown["campaign_id"], shown["click_url"]) == (campaign, f"/r/{shown['token']}")
         assert (await follow(shown["click_url"], "HEAD")).status == 302
         nobodys = shown["click_url"] + "?c=nobodys&anonymous=1"
-        for link in (shown["click_url"], shown["click_url"], shown["click_url"] + "?c=again", nobodys):
+        again = shown["click_url"] + "?c=again"
+        for link in (shown["click_url"], shown["click_url"], shown["click_url"] + "?c=", again, nobodys):
             reply = await follow(link)
             assert (reply.status, reply.headers["location"]) == (302, TARGET)
             assert (reply.headers["referrer-policy"], reply.headers["cache-control"]) == ("no-referrer", "no-store")

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime, time, timedelta
 from hashlib import blake2b
 from struct import pack
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -19,8 +20,9 @@ from handbill.banners.suspicion import judge
 from handbill.banners.throttle import Throttle
 from handbill.banners.tracking import Tracking
 from handbill.infra.postgres import Database
-from handbill.infra.redis import Redis
+from handbill.infra.redis import Redis, RedisError
 from handbill.infra.sqlfiles import Sql
+from handbill.kit.errors import Broken, Busy
 from handbill.tenants.model import Privacy, SettingsPatch, TenantPatch
 from tests.kit.clocks import FakeClock
 from tests.kit.loop import loop
@@ -121,6 +123,32 @@ async def test_a_zero_character_in_a_users_or_a_clicks_id_does_not_park_the_clic
         rows = await tx.fetch(PERSONS, shop.tenant)
     assert {(row["user_id"], row["session_id"]) for row in rows} == {("ab", "s")}
     assert sorted(row["correlation_id"].partition(":")[2] for row in rows) == ["", "?y", "x"], "none is parked"
+
+
+async def test_a_click_id_of_any_length_leads_on(shop: Shop) -> None:
+    await shop.loop.consumer()
+    await shop.banner(cta_link="/a")
+    token = (await shop.decide())["decisions"][0]["banners"][0]["token"]
+    for click_id in (None, "", "x" * 150, "x" * 5_000, "y" * 151):
+        assert await shop.show.public.follow(token, click_id, "9.9.9.9", ()) == "/a"
+    await shop.loop.drained()
+    async with shop.loop.database.tenant(shop.tenant) as tx:
+        rows = await tx.fetch(PERSONS, shop.tenant)
+    assert sorted(row["correlation_id"].partition(":")[2] for row in rows) == ["", "x" * 150, "y" * 150]
+
+
+@pytest.mark.parametrize("error", [Busy("away"), Broken("no permission"), RedisError("WRONGTYPE", "not a stream")])
+async def test_a_click_that_cannot_be_counted_leads_on(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    await shop.banner(cta_link="/a")
+    token = (await shop.decide())["decisions"][0]["banners"][0]["token"]
+
+    async def refused(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(shop.loop.events, "accept", refused)
+    assert await shop.show.public.follow(token, None, "9.9.9.9", ()) == "/a"
 
 
 async def test_nothing_is_kept_of_who_asks_not_to_be_tracked(shop: Shop) -> None:

@@ -16,12 +16,14 @@ from handbill.banners.wire import PublicBanner
 from handbill.events.model import Click, Dropped, Event, Reason
 from handbill.events.service import EventsService
 from handbill.kit.clock import Clock
-from handbill.kit.errors import Busy, NotFound, Throttled
+from handbill.kit.errors import Broken, Busy, EngineRefused, NotFound, Throttled
 from handbill.kit.telemetry import metrics
 from handbill.tenants.service import Directory
 
 KEEP_S = 60
 """So long may a client or a CDN keep how a banner looks, unless its schedule ends it sooner."""
+CLICK_ID_MAX = 150
+"""Characters of a click's name that tell it from others of the same link."""
 
 
 class Public:
@@ -112,8 +114,10 @@ class Public:
             if anonymous:
                 click = msgspec.structs.replace(click, user=None, session=None)
             await self._events.accept([await self._kept(click, token, untracked=untracked)])
-        except (Busy, Throttled) as error:
+        except (Busy, Throttled, Broken) as error:
             metrics.REDIRECT_UNCOUNTED.labels(error.code).inc()
+        except EngineRefused:
+            metrics.REDIRECT_UNCOUNTED.labels("ENGINE_REFUSED").inc()
         return target
 
     async def _kept(self, click: Click, token: Token, *, untracked: bool) -> Event:
@@ -130,7 +134,7 @@ class Public:
         now_ms = self._clock.now_ms()
         # A token of an earlier release knows neither the user nor the campaign.
         campaign = token.campaign_id if token.user_id is not None else banner.campaign_id
-        given = storable(click_id)
+        given = storable(click_id[:CLICK_ID_MAX]) if click_id else None
         return Click(
             tenant=token.tenant_id,
             id=f"{token.name}:{given}" if given else token.name,

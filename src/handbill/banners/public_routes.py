@@ -16,7 +16,9 @@ from handbill.banners.service import BannersService
 from handbill.kit.agents import is_bot
 
 Banners = NamedDependency[SkipValidation[BannersService]]
-ClickId = Annotated[str | None, QueryParameter(name="c", min_length=1, max_length=150, description="Names the click.")]
+ClickId = Annotated[
+    str | None, QueryParameter(name="c", description="Names the click, by its first 150 characters; empty: no name.")
+]
 Anonymous = Annotated[
     str | None, QueryParameter(name="anonymous", description="With any value: count it for nobody, without a session.")
 ]
