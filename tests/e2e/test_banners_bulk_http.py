@@ -47,8 +47,23 @@ async def test_banners_are_made_from_csv_and_from_a_list(api: Api) -> None:
     assert faults(await send("titel,x_times\nSale,2\n")) == {"titel": "is not a known column; did you mean `title`?"}
     bad = faults(await send('title,x_times,y_hours,z_duration_sec\n"a\nb",2,24,3\nSale,0,x,3\n'))
     assert set(bad) == {"line 4, x_times", "line 4, y_hours"}
-    bad = faults(await api("POST", "/admin/banners/bulk", json=[{"x_times": 1, "y_hours": 1, "z": 1}]))
+    columns = "x_times,y_hours,z_duration_sec,cta_link,start_date,end_date"
+    bad = faults(await send(f"{columns}\n1,1,1,,,\n1,1,1,gone,,\n1,1,1,,2026-02-02T00:00:00Z,2026-02-01T00:00:00Z\n"))
+    assert bad == {
+        "line 3, cta_link": "must be an http or https address, or a path that begins with /",
+        "line 4, end_date": "must be later than start_date",
+    }
+    assert set(faults(await send(f"{columns}\n1,1,1,gone,,\n"))) == {"line 2, cta_link"}
+    assert faults(await send("x_times,x_times,y_hours,z_duration_sec\n1,2,1,1\n")) == {"x_times": "is there twice"}
+
+    async def send_list(*banners: dict[str, Any]) -> Reply:
+        return await api("POST", "/admin/banners/bulk", json=banners)
+
+    bad = faults(await send_list({"x_times": 1, "y_hours": 1, "z": 1}))
     assert set(bad) == {"[0].z", "[0].z_duration_sec"}
+    good = {"x_times": 1, "y_hours": 1, "z_duration_sec": 1}
+    assert set(faults(await send_list(good, {**good, "cta_link": "gone"}))) == {"[1].cta_link"}
+    assert set(faults(await send_list({**good, "cta_link": "gone"}))) == {"[0].cta_link"}
     (await send("a", "application/xml")).problem(415, "UNSUPPORTED_MEDIA_TYPE")
     count: Any = (await api("GET", "/admin/banners")).json()
     assert len(count["rows"] if "rows" in count else count["items"]) == 3

@@ -339,9 +339,10 @@ def test_bulk_reads_json_and_csv_and_names_every_bad_row() -> None:
         banners_from(rows, "application/json")
     assert [fault.field for fault in refused.value.faults] == ["[1].x_times"]
     table = b'x_times,y_hours,z_duration_sec,name,is_active\r\n2,24,3,"Sale, big",false\r\n1,1,1,,\r\n'
-    made = banners_from(table, "text/csv; charset=utf-8")
+    made = banners_from(table, "text/csv; charset=utf-8").banners
     assert [(one.x_times, one.name, one.is_active) for one in made] == [(2, "Sale, big", False), (1, None, True)]
-    for body in (b"x_times,nonsense\n1,2\n", b"x_times,y_hours\n1\n", b"\xff\xfe", b"x_times,y_hours\n1,2,3\n"):
+    twice = b"x_times,x_times,y_hours,z_duration_sec\n1,1,1,1\n"
+    for body in (b"x_times,nonsense\n1,2\n", b"x_times,y_hours\n1\n", b"\xff\xfe", b"x_times,y_hours\n1,2,3\n", twice):
         with pytest.raises(Invalid):
             banners_from(body, "text/csv")
     for body in (b"{}", b"[", b"[]"):

@@ -297,6 +297,8 @@ async def test_suspected_clicks_obey_every_filter(house: Loop, database: Databas
     ]
     events += [Impression(tenant, f"i{n}", now - 5, now, banner, elsewhere, two, user=f"u{n}") for n in range(10)]
     events += [Click(tenant, f"k{n}", now, now, banner, elsewhere, two, user=f"u{n}", variant="b") for n in range(10)]
+    bot: dict[str, Any] = {"session": "crawler", "marks": ("bot",), **about}
+    events += [Click(tenant, f"b{n}", now + n, now, banner, place, one, **bot) for n in range(3)]  # counted apart
     await count(house, events)
     await house.banners.rollup.tenant_day(tenant, day)
     stats = house.banners.stats

@@ -238,3 +238,24 @@ async def test_csv_history_keeps_quoted_newlines_together(
         assert [line.number for line in found] == [2, 3, 4, 5]
         done = await house.banners.importer.chunk(tenant, "click", found)
         assert (done.sent, [item.line for item in done.refused]) == (3, [5])
+
+
+async def test_views_of_history_count_for_their_placement(
+    database: Database, redis: Redis, tenant: int, tmp_path: Path
+) -> None:
+    async with loop(database, redis) as house:
+        place, made = await house.placement(tenant), await house.banner(tenant)
+        seen = {"banner_id": str(made.banner_id), "user_id": "ada", "view_duration_ms": 9000}
+        seen |= {"viewed_at": "2020-05-01T12:00:00Z"}
+        shown = [{"placement_id": str(place.placement_id)}, {}, {"placement_id": str(uuid4())}]
+        file = tmp_path / "views.jsonl"
+        file.write_text(
+            "".join(json.dumps({**seen, **more, "event_id": f"v{n}"}) + "\n" for n, more in enumerate(shown))
+        )
+        done = await house.banners.importer.chunk(tenant, "view", list(lines(file)))
+        assert (done.sent, [item.line for item in done.refused]) == (2, [3])
+        await house.consumer()
+        await house.drained()
+        query = StatsQuery(date(2020, 5, 1), date(2020, 5, 2), "total", by=("placement",), zone="UTC")
+        rows = (await house.banners.stats.read(tenant, query)).rows
+        assert {row.placement_id: row.views for row in rows} == {place.placement_id: 1, None: 1}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,9 +11,12 @@ from hypothesis import strategies as st
 
 from handbill.banners.ctr import ctr, wilson
 from handbill.banners.dimensions import country_form, device_form, page_form
-from handbill.banners.event_filters import scope
-from handbill.banners.event_stats import complete_from, missing
+from handbill.banners.event_filters import Chosen, scope
+from handbill.banners.event_stats import EventStats, complete_from, missing
 from handbill.banners.stats_model import MissingEvents, StatsQuery
+from handbill.infra.clickhouse import ClickHouseAway
+from handbill.insights.store import Bounds, EventStoreReader
+from handbill.kit.errors import Busy
 
 DAY = datetime(2026, 3, 1, tzinfo=UTC).date()
 
@@ -100,3 +104,21 @@ def test_gaps_are_told_kind_by_kind_and_today_does_not_end_completeness() -> Non
     assert complete_from(gaps, now) == days[1]
     assert complete_from(gaps[1:], now) is None
     assert complete_from(gaps, now + timedelta(days=1)) == days[3] + timedelta(days=1)
+
+
+async def test_an_event_store_that_does_not_answer_is_asked_once() -> None:
+    asked: list[bool] = []
+
+    class Frozen:
+        async def query(self, *_: Any, again: bool = True) -> list[tuple[Any, ...]]:
+            asked.append(again)
+            if len(asked) == 2:
+                raise ClickHouseAway("it does not answer")
+            return []
+
+    stats = EventStats(EventStoreReader(Frozen(), Bounds()))  # type: ignore[arg-type]
+    begin = datetime(2026, 3, 1, tzinfo=UTC)
+    with pytest.raises(Busy) as refused:
+        await stats.read(1, (begin, begin + timedelta(days=1)), "UTC", "total", ("variant",), Chosen())
+    assert refused.value.code == "STATS_EVENTS_AWAY"
+    assert asked == [False, False], "a second try would wait as long again"

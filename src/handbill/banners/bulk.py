@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from typing import Any, get_type_hints
+from typing import Any, NamedTuple, get_type_hints
 
 import msgspec
 
@@ -20,7 +20,14 @@ _FIELDS = frozenset(NewBanner.__struct_fields__)
 _HINTS = get_type_hints(NewBanner, include_extras=True)
 
 
-def banners_from(body: bytes, content_type: str) -> list[NewBanner]:
+class SentBanners(NamedTuple):
+    """The banners of a body, and what stands before a field of each in the name of a fault."""
+
+    banners: list[NewBanner]
+    prefixes: list[str]
+
+
+def banners_from(body: bytes, content_type: str) -> SentBanners:
     """Every row or none; faults name the place in the list, counted from 0, or the line of the CSV, and the field."""
     is_csv = content_type.partition(";")[0].strip().lower() == "text/csv"
     rows = _csv_rows(body) if is_csv else _json_rows(body)
@@ -37,7 +44,7 @@ def banners_from(body: bytes, content_type: str) -> list[NewBanner]:
         if len(faults) >= FAULTS_MAX:
             break
     refuse(faults[:FAULTS_MAX])
-    return made
+    return SentBanners(made, [at + (", " if is_csv else ".") for at, _ in rows])
 
 
 def _cell_faults(row: dict[str, Any], at: str) -> list[Fault]:
@@ -73,7 +80,9 @@ def _csv_rows(body: bytes) -> list[tuple[str, Any]]:
     reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
     try:
         names = reader.fieldnames or []
-        refuse(unknown_names(names, _FIELDS, what="column")[:FAULTS_MAX])
+        twice = sorted({name for name in names if names.count(name) > 1})
+        faults = unknown_names(names, _FIELDS, what="column") + [Fault(name, "is there twice") for name in twice]
+        refuse(faults[:FAULTS_MAX])
         return [(f"line {reader.line_num}", _filled(row)) for row in reader]
     except csv.Error as error:
         raise Invalid(f"The CSV cannot be read ({error}); nothing was made.", code="BAD_CSV") from None

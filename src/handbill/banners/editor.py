@@ -177,8 +177,10 @@ class Editor:
     async def create_banner(self, tenant: int, new: NewBanner, *, actor: str) -> BannerView:
         return (await self.create_banners(tenant, [new], actor=actor))[0]
 
-    async def create_banners(self, tenant: int, news: Sequence[NewBanner], *, actor: str) -> list[BannerView]:
-        """All of them or none: one transaction. Faults name the place of their banner when there are several."""
+    async def create_banners(
+        self, tenant: int, news: Sequence[NewBanner], *, actor: str, prefixes: Sequence[str] = ()
+    ) -> list[BannerView]:
+        """All of them or none: one transaction. A fault is named by its banner's prefix, or by its place of several."""
         made: list[BannerView] = []
         faults: list[Fault] = []
         rules = [new.targeting for new in news]
@@ -188,9 +190,9 @@ class Editor:
                 try:
                     banner = await store.create_banner(tx, await self._drawn(tx, tenant, new))
                 except Invalid as error:
-                    if len(news) == 1:
+                    if len(news) == 1 and not prefixes:
                         raise
-                    at = f"[{place}]."
+                    at = prefixes[place] if prefixes else f"[{place}]."
                     faults += [Fault(at + fault.field, fault.reason) for fault in error.faults]
                     continue
                 view = await self._view(tx, banner)

@@ -50,14 +50,16 @@ class EventStats:
         self, tenant: int, span: tuple[datetime, datetime], zone: str, interval: Interval, by: Sequence[Dimension],
         chosen: Chosen,
     ) -> EventSeries:  # fmt: skip
-        """One row more than may be answered, if there are more. Raises Busy (503) while the event store is away."""
+        """One row more than may be answered, if there are more. Raises Busy (503) while the event store is away.
+
+        It is asked once: one that accepts connections and does not answer would keep the caller for three timeouts."""
         if self._event_store is None:
             raise away()
         asked = series(tenant, span, zone, interval, by, chosen)
         try:
             async with self._event_store.limiter.slot(tenant):
-                found = await self._event_store.ask(asked)
-                days = await self._event_store.ask(day_counts(tenant, span, chosen.by_number_only()))
+                found = await self._event_store.ask(asked, again=False)
+                days = await self._event_store.ask(day_counts(tenant, span, chosen.by_number_only()), again=False)
         except (ClickHouseAway, ClickHouseBusy) as error:
             raise away() from error
         names = ("cut", *by, *FIGURES)

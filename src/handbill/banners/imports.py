@@ -144,10 +144,11 @@ class Importer:
         banner = await self._catalogue.banner(Found(tenant, number))
         long_enough = banner is not None and sent.view_duration_ms >= banner.z_duration_sec * 1000
         at = wire.occurred(sent.viewed_at, received)
+        placement = await self._number(tenant, "placement", sent.placement_id) if sent.placement_id else None
         return View(
-            tenant, sent.event_id, at, received, number, None, banner.campaign_id if banner else None, sent.user_id,
-            sent.session_id, None, None, None, (IMPORTED,), sent.device_id, sent.view_duration_ms, sent.dismissed,
-            sent.dismissed or long_enough,
+            tenant, sent.event_id, at, received, number, placement, banner.campaign_id if banner else None,
+            sent.user_id, sent.session_id, None, None, None, (IMPORTED,), sent.device_id, sent.view_duration_ms,
+            sent.dismissed, sent.dismissed or long_enough, None, sent.viewable,
         )  # fmt: skip
 
     async def _number(self, tenant: int, kind: Kind, public_id: Any) -> int:

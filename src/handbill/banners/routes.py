@@ -98,8 +98,9 @@ class BannerRoutes(Controller):
     )
     async def bulk(self, banners: Banners, principal: Who, request: Request[Any, Any, Any]) -> Bulk:
         """Create up to 1,000 banners at once, all or none: a JSON list, or CSV whose first line names the fields."""
-        news = banners_from(await request.body(), request.headers.get("content-type", ""))
-        return Bulk(await banners.editor.create_banners(principal.tenant_id, news, actor=principal.actor))
+        news, prefixes = banners_from(await request.body(), request.headers.get("content-type", ""))
+        made = await banners.editor.create_banners(principal.tenant_id, news, actor=principal.actor, prefixes=prefixes)
+        return Bulk(made)
 
     @get("/{banner_id:uuid}", operation_id="getBanner", opt={"scope": "banners:read", "example": examples.BANNER})
     async def read(self, banners: Banners, principal: Who, banner_id: Id) -> Response[BannerView]:

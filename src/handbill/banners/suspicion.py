@@ -12,6 +12,7 @@ import msgspec
 
 from handbill.banners.dimensions import PAGE_LENGTH
 from handbill.banners.event_filters import Chosen
+from handbill.banners.tally import APART
 from handbill.infra import sqlfiles
 from handbill.infra.postgres import Tx
 
@@ -38,8 +39,9 @@ class Suspected(msgspec.Struct, frozen=True):
 async def judge(tx: Tx, tenant: int, start: datetime, end: datetime) -> int:
     """Work the marks of a range out anew; how many there are."""
     await tx.execute(S.forget_marks, tenant, start, end)
-    marked = await tx.execute(S.mark_unseen_clicks, tenant, start, end)
-    return marked + await tx.execute(S.mark_fast_repeats, tenant, start, end)
+    about = (tenant, start, end, sorted(APART))
+    marked = await tx.execute(S.mark_unseen_clicks, *about)
+    return marked + await tx.execute(S.mark_fast_repeats, *about)
 
 
 async def counted(

@@ -4,11 +4,12 @@ delete from banners.event_marks where tenant_id = $1 and occurred_at >= $2 and o
 -- name: mark_unseen_clicks
 -- A click without an impression of the same banner, by the same session or user, in the day before it. Session and user
 -- are asked one after the other: joined by an "or", PostgreSQL would look through a banner's whole day for every click.
+-- Clicks that are counted apart ($4) are in no count that a mark could put in doubt.
 insert into banners.event_marks (tenant_id, event_key, reason, kind, banner_id, placement_id, campaign_id, occurred_at)
 select c.tenant_id, c.event_key, 'no_impression', 'click', c.banner_id, c.placement_id, c.campaign_id, c.occurred_at
 from banners.banner_clicks c
 where c.tenant_id = $1 and c.occurred_at >= $2 and c.occurred_at < $3
-  and coalesce(c.session_id, c.user_id) is not null
+  and coalesce(c.session_id, c.user_id) is not null and not c.marks && $4
   and not exists (
     select from banners.banner_impressions i
     where i.tenant_id = $1 and i.occurred_at > $2::timestamptz - interval '1 day' and i.occurred_at < $3
@@ -35,7 +36,7 @@ from (
     where tenant_id = $1 and occurred_at >= $2::timestamptz - interval '1 second' and occurred_at < $3
       and coalesce(session_id, user_id) is not null
 ) c
-where occurred_at >= $2 and before > occurred_at - interval '1 second'
+where occurred_at >= $2 and before > occurred_at - interval '1 second' and not marks && $4
 on conflict do nothing
 
 -- name: count_marks
