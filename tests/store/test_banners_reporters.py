@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from handbill.banners.reporters import Reporters
 from handbill.banners.throttle import Throttle, ThrottlePolicy
 from handbill.infra.postgres import Database
 from handbill.infra.redis import Redis
-from handbill.kit.errors import Throttled
+from handbill.kit.errors import NotFound, Throttled
 from handbill.kit.fast import FastRequest
 from handbill.tenants.model import NewKey
 from tests.kit.clocks import FakeClock
@@ -49,3 +53,21 @@ async def test_addresses_and_secret_keys_have_a_limit_of_each_kind_of_report(
         assert await passed("click", "3.3.3.3", other) == (3, "KEY_THROTTLED")
         for bad in ("hbs_" + "x" * 32, one[:-1] + ("a" if one[-1] != "a" else "b"), "a.user.token"):
             assert await passed("click", "1.1.1.1", bad) == (0, "IP_THROTTLED"), "a key that is none lifts nothing"
+
+
+async def test_a_secret_key_reports_for_the_banners_of_its_own_tenant_only(
+    database: Database, redis: Redis, tenant: int, make_tenant: Any
+) -> None:
+    clock = FakeClock()
+    async with loop(database, redis, clock=clock) as made:
+        throttle = Throttle(redis, made.keys, clock)
+        reporters = Reporters(made.tenants.directory, throttle, throttle, clock)
+        made_key = await made.tenants.create_key(tenant, NewKey(kind="secret", name="own", scopes=["*"]), actor="test")
+        other = await make_tenant()
+        headers = {b"authorization": f"Bearer {made_key.key}".encode()}
+        request = FastRequest("POST", "/", b"", headers, b"", "1.1.1.1", "r")
+        for user in (None, "ada"):
+            await reporters.check_user(request, tenant, user, None)
+            with pytest.raises(NotFound) as refused:
+                await reporters.check_user(request, other, user, None)
+            assert refused.value.code == "BANNER_NOT_FOUND"

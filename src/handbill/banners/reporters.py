@@ -6,8 +6,9 @@ from handbill.banners.callers import Caller, caller, require_user_token, secret_
 from handbill.banners.throttle import Throttle
 from handbill.banners.tokens import Token
 from handbill.kit.clock import Clock
-from handbill.kit.errors import Forbidden, Unauthorized
+from handbill.kit.errors import Forbidden, NotFound, Unauthorized
 from handbill.kit.fast import FastRequest
+from handbill.tenants.model import Principal
 from handbill.tenants.service import Directory
 
 
@@ -22,28 +23,33 @@ class Reporters:
 
     async def admit(self, request: FastRequest, what: str, cost: int = 1) -> None:
         """Raises Throttled when too many of `what` come from the address or, where one is sent, with the secret key."""
-        if b"authorization" in request.headers and (key_id := await self._secret_key_id(request)) is not None:
-            if not self._by_key.passes(f"{what}:key:{key_id}", cost):
-                await self._by_key.take(f"{what}:key:{key_id}", cost)
+        if b"authorization" in request.headers and (key := await self._secret_key(request)) is not None:
+            name = f"{what}:key:{key.key_id}"
+            if not self._by_key.passes(name, cost):
+                await self._by_key.take(name, cost)
             return
         name = f"{what}:{request.client_ip}"
         if not self._by_address.passes(name, cost):
             await self._by_address.take(name, cost)
 
-    async def _secret_key_id(self, request: FastRequest) -> str | None:
+    async def _secret_key(self, request: FastRequest) -> Principal | None:
         """None for no key and for a bad one, which is refused where it matters."""
         try:
-            principal = await secret_key(self._directory, request)
+            return await secret_key(self._directory, request)
         except (Unauthorized, Forbidden):
             return None
-        return str(principal.key_id) if principal is not None else None
 
     async def check_user(self, request: FastRequest, tenant_id: int, user: str | None, decision: Token | None) -> None:
-        """Whether an event may name this user. Raises UserTokenRequired where the tenant requires proof and has none.
+        """Whether an event may name this user. Raises UserTokenRequired where the tenant requires proof and has none,
+        and NotFound for another tenant's secret key: to it the banner does not exist.
 
         Proof is a user's token of that user, a secret key of the tenant, or the token of a decision for that user and
         banner (the caller has checked both), if the decision had proof. Without a user there is nothing to prove.
         """
+        if b"authorization" in request.headers:
+            key = await self._secret_key(request)
+            if key is not None and key.tenant_id != tenant_id:
+                raise NotFound("There is no such banner; nothing was counted.", code="BANNER_NOT_FOUND")
         if user is None or not (await self._directory.profile(tenant_id)).settings.jwt.required:
             return
         who = Caller(tenant_id, None)
