@@ -104,7 +104,7 @@ async def _check_reports(api: Api, shop: Shop) -> None:
         (await report(path, userId="ada", headers=bearer(token("bob")))).problem(403, "NOT_YOUR_USER")
         (await report(path, userId="ada", headers=bearer("nonsense"))).problem(401, "BAD_TOKEN")
         assert (await report(path, userId="ada", token=proof)).status == 202
-        (await report(path, userId="bob", token=proof)).problem(401, "USER_TOKEN_REQUIRED")
+        (await report(path, userId="bob", token=proof)).problem(403, "BAD_DECISION_TOKEN")
     batch = {"events": [shop.impression(), shop.impression(userId="ada"), shop.impression(userId="ada", token=proof)]}
     data = (await api("POST", f"{EVENTS}/impression/batch", json=batch)).json()["data"]
     assert (data["accepted"], [each["index"] for each in data["rejected"]]) == (2, [1])
