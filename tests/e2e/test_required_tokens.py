@@ -9,6 +9,7 @@ import aiohttp
 
 from handbill.infra.postgres import Database
 from handbill.infra.redis import Redis
+from tests.conftest import MakeTenant
 from tests.e2e.test_tracking import EVENTS, Shop, open_shop, token
 from tests.kit.http import Api, Reply
 from tests.kit.processes import process
@@ -28,7 +29,7 @@ async def require(shop: Shop, *, required: bool = True) -> None:
 
 
 async def test_without_a_users_token_nothing_counts_where_it_is_required(
-    handbill_env: dict[str, str], database: Database, redis: Redis, tenant: int
+    handbill_env: dict[str, str], database: Database, redis: Redis, tenant: int, make_tenant: MakeTenant
 ) -> None:
     env = {**handbill_env, "HANDBILL_TENANTS__SEAL_KEY": SEAL, "HANDBILL_BANNERS__THROTTLE_PER_MINUTE": "0"}
     async with process("api", env=env) as running, aiohttp.ClientSession() as client:
@@ -40,12 +41,17 @@ async def test_without_a_users_token_nothing_counts_where_it_is_required(
         # off, the default: the write key alone is taken, and marked as unverified
         assert (await api("POST", "/views", json=shop.view("victim1"), headers=write)).status == 202
         assert await shop.shown("victim1") == []
+        early = (await api("POST", "/v1/decide", json={"user_id": "victim4"}, headers=write)).json()
 
         await require(shop)
+        await _check_unproved_decision(api, shop, early)
         await _check_views(api, shop, write)
         await _check_decisions(api, shop, write)
         await _check_reports(api, shop)
         await _check_servers(api, shop, write)
+        other = await open_shop(api, database, redis, await make_tenant())
+        both = write | bearer(other.secret_key)
+        (await api("GET", "/banners?user_id=ada", headers=both)).problem(401, "UNAUTHORIZED")
         bad = await api("PATCH", "/admin/tenant", key=shop.secret_key, json=_settings(kind="none", required=True))
         assert bad.problem(400, "INVALID")["faults"][0]["field"] == "settings.jwt.required"
 
@@ -80,6 +86,17 @@ async def _check_views(api: Api, shop: Shop, write: dict[str, str]) -> None:
     (rejected,) = mixed.json()["data"]["rejected"]
     assert (rejected["index"], rejected["code"]) == (0, "USER_TOKEN_REQUIRED")
     assert await _shown(api, victim) == []
+
+
+async def _check_unproved_decision(api: Api, shop: Shop, early: dict[str, Any]) -> None:
+    """The token of a decision for a user whom nobody proved, and that of an explanation, prove nobody either."""
+    headers = bearer(shop.secret_key)
+    explained = await api("POST", "/v1/decide?explain=1", json={"user_id": "victim4"}, headers=headers)
+    for found in (early, explained.json()):
+        unproved = found["decisions"][0]["banners"][0]["token"]
+        view = shop.view("victim4", token=unproved, view_duration_ms=0, dismissed=True)
+        refused = await api("POST", "/views", json=view, headers={"X-Write-Key": shop.write_key})
+        refused.problem(401, "USER_TOKEN_REQUIRED")
 
 
 async def _check_decisions(api: Api, shop: Shop, write: dict[str, str]) -> None:

@@ -216,8 +216,6 @@ async def test_the_loop_closes(
 
         await eventually(seen, what="the chart shows two views")
         told = (await api("GET", f"/admin/events/explain?event_id={first['event_id']}", key=shop.secret_key)).json()
-        assert (told["outcome"], told["kind"]) == ("stored", "view"), (
-            "there is no event store to ask whether it counted"
-        )
+        assert (told["outcome"], told["kind"]) == ("stored", "view"), "only the event store knows if it counted"
         drops = await api("GET", f"/admin/events/drops?from={today}&to={today + timedelta(2)}", key=shop.secret_key)
         assert {row["reason"] for row in drops.json()} <= {"DUPLICATE", "DUPLICATE_DIFFERENT"}

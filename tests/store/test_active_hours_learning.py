@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from handbill.active_hours import store
-from handbill.active_hours.model import AVERAGE, HOUR_MS, Profile
+from handbill.active_hours.model import AVERAGE, COUNT_MAX, HOUR_MS, QUARTERS, WEEK_MS, Activity, Profile
 from handbill.active_hours.service import SETTLE_AFTER, ActiveHoursService
 from handbill.banners.model import DecidingPatch
 from handbill.events.model import CapturedEvent, Edge, EdgeKind
@@ -223,6 +223,16 @@ async def test_no_order_no_split_and_no_copy_changes_what_is_learnt(
     assert await stage.profile("ann") != await stage.profile("bob")
 
 
+async def test_counts_stop_at_their_limit_in_any_order(stage: Stage) -> None:
+    """What is beyond it would fit no column, and the batch would never be counted."""
+    for who, counts in (("ann", (COUNT_MAX, 1)), ("bob", (1, COUNT_MAX)), ("cid", (COUNT_MAX, COUNT_MAX))):
+        for number in counts:
+            activity = Activity(1, [number] * QUARTERS, WEEK_MS, WEEK_MS)
+            async with stage.loop.database.worker() as tx:
+                await store.add(tx, {(stage.tenant, who, 1): activity}, stage.clock.now())
+    assert [row[2] for row in await stage.rows()] == [[COUNT_MAX] * QUARTERS] * 3
+
+
 async def test_a_merge_adds_hours_up_and_taking_it_back_parts_them(stage: Stage) -> None:
     await stage.switch()
     await stage.send(evenings(stage, "ann", hour=20) + evenings(stage, "phone", hour=8))
@@ -319,6 +329,7 @@ async def test_switching_off_forgets_everything(stage: Stage, make_tenant: MakeT
     await stage.loop.segments.keeper.prune_active_hours()
     await stage.settled()
     assert await stage.rows() == []
+    assert await stage.profile("ann") is None
     assert len(await stage.rows(other)) > 0
 
 

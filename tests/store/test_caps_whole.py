@@ -148,7 +148,7 @@ async def test_the_one_view_that_a_limit_needs_is_read_however_many_newer_ones_t
     ]  # fmt: skip
     house.book.more = [*limited, rule(By.USER, other, (3, HOUR)), rule(By.DEVICE, other, (3, HOUR))]
     nameless = [house.view("n8", 8), house.view("n7", 7, "bob", device=None)]
-    await house.commit(house.view("old", 7, campaign=3, placement=4), *nameless)
+    await house.commit(house.view("old", 7), house.view("shared", 6, campaign=3, placement=4), *nameless)
     house.clock.advance(days=40)
     for part in range(6):
         house.clock.advance(ms=1_000)

@@ -23,7 +23,7 @@ from handbill.infra.postgres import Database
 from handbill.infra.redis import Redis, RedisError
 from handbill.infra.sqlfiles import Sql
 from handbill.kit.errors import Broken, Busy
-from handbill.tenants.model import Privacy, SettingsPatch, TenantPatch
+from handbill.tenants.model import JwtRules, Privacy, SettingsPatch, TenantPatch
 from tests.kit.clocks import FakeClock
 from tests.kit.loop import loop
 from tests.store.test_decide import KEY, Shop, make_shop
@@ -178,6 +178,28 @@ async def test_an_anonymous_click_is_nobodys(shop: Shop) -> None:
     async with shop.loop.database.tenant(shop.tenant) as tx:
         (row,) = await tx.fetch(PERSONS, shop.tenant)
     assert (row["user_id"], row["session_id"]) == (None, None)
+
+
+async def test_a_link_of_a_decision_without_proof_is_not_counted_where_proof_is_required(shop: Shop) -> None:
+    await shop.loop.consumer()
+    made = await shop.banner(cta_link="/a")
+    number = shop.loop.catalogue.known("banner", made.banner_id)
+    assert number is not None
+    links = {}
+    for proved in (False, True):
+        person = shop.show.tokens.person("ann", None, None, None, proved=proved)
+        link = shop.show.tokens.mint(shop.tenant, number.id, 0, 0, b"", shop.clock.now_ms(), person)
+        links[proved] = link.decode()
+    jwt = SettingsPatch(jwt=JwtRules(kind="hs256", required=True), jwt_secret="s" * 32)
+    await shop.loop.tenants.change_tenant(shop.tenant, TenantPatch(settings=jwt), actor="test")
+    for proved, link in links.items():
+        assert await shop.show.public.follow(link, f"proved-{proved}", "9.9.9.9", ()) == "/a"
+    await shop.loop.drained()
+    async with shop.loop.database.tenant(shop.tenant) as tx:
+        persons = await tx.fetch(PERSONS, shop.tenant)
+        drops = await tx.fetch(DROPS, shop.tenant)
+    assert [row["correlation_id"].partition(":")[2] for row in persons] == ["proved-True"]
+    assert [(row["kind"], row["reason"], row["events"]) for row in drops] == [("click", "UNPROVED_USER", 1)]
 
 
 async def test_looking_at_a_link_counts_nothing(shop: Shop) -> None:

@@ -13,6 +13,7 @@ import pytest
 from handbill.events.shipping_rows import retention_class
 from handbill.infra.postgres import Database
 from handbill.infra.redis import Redis
+from handbill.infra.sqlfiles import Sql
 from handbill.kit.clock import SystemClock
 from handbill.kit.errors import (
     Busy,
@@ -109,6 +110,18 @@ async def test_settings_change_together_and_hide_their_secret(tenants: TenantSer
     await tenants.change_tenant(tenant, gone, actor=ACTOR)
     with pytest.raises(Unauthorized):
         await tenants.directory.user_token(tenant, token)
+
+
+async def test_required_is_stored_only_where_it_is_on(tenants: TenantService, database: Database, tenant: int) -> None:
+    """Processes of the release before refuse a member that they do not know."""
+    stored = Sql("select jwt ? 'required' from tenants.settings where tenant_id = $1", "stored", "tests")
+    for required in (True, False):
+        rules = JwtRules(kind="hs256", required=required)
+        patch = TenantPatch(settings=SettingsPatch(jwt=rules, jwt_secret="s" * 32))
+        _, settings = await tenants.change_tenant(tenant, patch, actor=ACTOR)
+        assert settings.jwt.required is required
+        async with database.tenant(tenant) as tx:
+            assert await tx.fetchval(stored, tenant) is required
 
 
 async def test_bad_settings_change_nothing(tenants: TenantService, tenant: int) -> None:

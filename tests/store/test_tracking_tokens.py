@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from handbill.banners.callers import UserTokenRequired
 from handbill.banners.model import NewCampaign
 from handbill.banners.reporters import Reporters
 from handbill.banners.throttle import Throttle
@@ -20,7 +21,7 @@ from handbill.infra.postgres import Database
 from handbill.infra.redis import Redis
 from handbill.kit.errors import HandbillError, Invalid
 from handbill.kit.fast import FastRequest
-from handbill.tenants.model import NewKey
+from handbill.tenants.model import JwtRules, NewKey, SettingsPatch, TenantPatch
 from tests.kit.clocks import FakeClock
 from tests.kit.loop import Loop, loop
 
@@ -60,11 +61,13 @@ class Shop:
         variant: bytes = b"b",
         tenant: int | None = None,
         session: str = "session-1",
+        *,
+        proved: bool = False,
     ) -> str:
         tenant = tenant or self.tenant
         number = self.loop.catalogue.known("banner", (banner or self.banner).banner_id)
         assert number is not None
-        person = self.tokens.person(user, session, "mobile", "NL", proved=False)
+        person = self.tokens.person(user, session, "mobile", "NL", proved=proved)
         return self.tokens.mint(tenant, number.id, 0, 0, variant, self.clock.now_ms(), person).decode()
 
     def body(self, **more: Any) -> dict[str, Any]:
@@ -164,6 +167,30 @@ async def test_a_view_has_the_variant_device_and_country_of_its_decision(shop: S
     assert context(await viewed(token=token)) == ("b", "mobile", "NL")
     shop.clock.advance(ms=TTL_MS)
     assert context(await viewed(token=token)) == ("b", "mobile", "NL"), "also when it has expired"
+
+
+async def test_only_a_decision_that_had_proof_and_has_not_expired_proves_its_user(shop: Shop) -> None:
+    patch = TenantPatch(settings=SettingsPatch(jwt=JwtRules(kind="hs256", required=True), jwt_secret="s" * 32))
+    await shop.loop.tenants.change_tenant(shop.tenant, patch, actor="test")
+    proved, unproved = shop.token(proved=True), shop.token()
+
+    async def viewed(token: str) -> None:
+        body = {"banner_id": str(shop.banner.banner_id), "user_id": "ann", "view_duration_ms": 0, "event_id": "v"}
+        headers = {b"x-write-key": shop.write_key.encode()}
+        sent = json.dumps({**body, "token": token}).encode()
+        await shop.views.view(FastRequest("POST", "/views", b"", headers, sent, "1.2.3.4", "r"))
+
+    async def refused(token: str) -> None:
+        assert await shop.refused(userId="ann", token=token) == {"USER_TOKEN_REQUIRED"}
+        with pytest.raises(UserTokenRequired):
+            await viewed(token)
+
+    await refused(unproved)
+    assert [event.user for event in await shop.both(userId="ann", token=proved)] == ["ann", "ann"]
+    await viewed(proved)
+    assert [event.kind for event in shop.accepting.events] == ["impression", "click", "view"]
+    shop.clock.advance(ms=TTL_MS)
+    await refused(proved)
 
 
 async def test_a_token_of_another_banner_tenant_or_user_is_refused(shop: Shop) -> None:

@@ -243,6 +243,20 @@ async def test_a_decision_is_answered_before_what_waited_is_sent(
     assert sent == waiting, "a report keeps its id, so that a copy counts once"
 
 
+async def test_what_an_earlier_run_left_waits_for_a_decision_that_comes_later(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "IDLE_S", 3_600.0)
+    async with AsyncClient(server.url, write_key="hbw_x", outbox=left_by_an_earlier_run()) as client:
+        for _ in range(3):
+            assert (await client.impression(showing())).kept
+        assert {path.rpartition("/")[2] for path in server.paths()} == {"impression"}
+        await client.decide(user_id="ada")
+        await eventually(lambda: client.waiting == 0)
+    paths = [path for path in server.paths() if "impression" not in path]
+    assert paths == ["/v1/decide", "/views/batch", "/views/batch"]
+
+
 async def _ids(client: AsyncClient) -> list[Any]:
     return list(await client.banners(user_id="ada"))
 

@@ -154,12 +154,15 @@ class Keeper:
             async with self._database.worker() as tx:
                 await tx.execute(S.lock_tenant, tenant_id)
                 await tx.fetchval(S.lock_rules, tenant_id)
-                learns = ACTIVE_HOURS in await store.needs(tx, tenant_id)
+                needs = await store.needs(tx, tenant_id)
+                learns = ACTIVE_HOURS in needs
                 before = first_week_kept(self._clock.now_ms()) if learns else _AFTER_ALL_WEEKS
                 ids = await drop(tx, tenant_id, before, PAGE)
                 people = [row[0] for row in await tx.fetch(S.people_behind, tenant_id, sorted(set(ids)))] if ids else []
-                if people:
+                if people and learns:
                     await tx.execute(S.mark_stale, tenant_id, people)
+                elif people:  # who is marked is not written anew where no rule asks for anything
+                    await self._projector.project(tx, tenant_id, people, needs)
             total += len(ids)
             if len(ids) < PAGE:
                 return total
