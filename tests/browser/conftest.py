@@ -84,7 +84,8 @@ async def site() -> AsyncIterator[str]:
         query = request.query
         more = f'data-url="{query["url"]}" data-pageviews' if "url" in query else ""
         tag = f'<script src="{query["src"]}" data-write-key="{query["key"]}" data-user="bea" {more} defer>'
-        slots = '<div id="slot" data-handbill="home"></div>' * int(query.get("slots", "1"))
+        names = query.get("slots", "home").split(",")
+        slots = "".join(f'<div id="slot" data-handbill="{name}"></div>' for name in names)
         body = f'<!doctype html><link rel="icon" href="data:,">{tag}</script>{slots}'
         return web.Response(text=body, content_type="text/html")
 

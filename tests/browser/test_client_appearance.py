@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import quote
 
+import pytest
 from playwright.async_api import Page
 
 from tests.browser.conftest import MakePage
@@ -131,13 +132,24 @@ async def test_a_link_can_be_seen_and_the_whole_card_is_it(visit: MakePage, reco
     assert await page.query_selector(f"{CARD} [part=cta]") is None
 
 
-async def test_slots_of_one_placement_share_its_banners(visit: MakePage, recorder: RecordingApi, site: str) -> None:
-    recorder.banners = [banner(1, title="One"), banner(2, title="Two"), banner(3, title="Three")]
+@pytest.mark.parametrize("slots", [["home", "home"], ["top", "home", "home"], ["top", *["home"] * 11]])
+async def test_each_slot_of_a_placement_has_a_banner(
+    visit: MakePage, recorder: RecordingApi, site: str, slots: list[str]
+) -> None:
+    """As long as there are enough: no placement takes those of another."""
+    recorder.banners = [banner(number, title=str(number)) for number in range(1, 23)]
+    if len(slots) <= 10:
+        del recorder.banners[len(slots) :]
     page = await visit()
     script, url = quote(f"{site}handbill.js"), quote(recorder.url)
-    await page.goto(f"{site}plain?src={script}&key={KEY}&url={url}&slots=2")
-    await page.wait_for_selector("#slot:nth-of-type(2) .card")
-    assert await page.eval_on_selector_all(
-        "#slot > *", "(all) => all.map((it) => it.shadowRoot.querySelector('strong').textContent)"
-    ) == ["One", "Two"]
+    await page.goto(f"{site}plain?src={script}&key={KEY}&url={url}&slots={','.join(slots)}")
+    await page.wait_for_function(
+        "[...document.querySelectorAll('[data-handbill]')].every((it) => it.childElementCount)"
+    )
+    shown = await page.eval_on_selector_all(
+        "[data-handbill] > *", "(all) => all.map((it) => it.shadowRoot.querySelector('strong').textContent)"
+    )
+    assert len(set(shown)) == len(slots), "no banner twice"
+    if len(slots) <= 10:
+        assert shown == [one["title"] for one in recorder.banners]
     assert recorder.seen.count("/v1/decide") == 1

@@ -21,6 +21,7 @@ from handbill.tenants.service import TenantService
 from tests.kit.engines import Engines
 from tests.kit.http import Api, Reply
 from tests.kit.processes import process
+from tests.kit.waiting import eventually
 
 SEAL = "a seal key for tests"
 VENDORS = {path for (_, path), dialect in ROUTES.items() if dialect is not Dialect.OWN}
@@ -111,6 +112,27 @@ async def test_every_operation_refuses_a_member_that_it_does_not_know(api: Api) 
     assert refused > 50
 
 
+async def test_an_operation_without_a_body_refuses_the_members_of_one(api: Api) -> None:
+    refused = 0
+    for path, method, operation in await operations(api):
+        if method == "get" or "requestBody" in operation or path in ANY_BODY | {"/admin/imports"}:
+            continue
+        refused += 1
+        query = "?day=2026-01-01" if path.endswith("/rollup") else "?address=x" if path.endswith("suppressions") else ""
+        at = address(path, operation) + query
+        reply = await api(method, at, json={ODD: 1})
+        assert reply.status == 400, (method, path, reply.body)
+        assert fields_of(reply) == {ODD}, (method, path, reply.body)
+        assert (await api(method, at, json=[1])).status == 400, path
+    assert refused > 30
+    for body in (b"", b"{}", b" null "):
+        reply = await api("POST", "/admin/inbox/parked/replay", data=body, headers={"Content-Type": "application/json"})
+        assert reply.status == 200, reply.body
+        key = {"Content-Type": "application/json", "Idempotency-Key": "k" + body.hex()}
+        for _ in range(2):
+            assert (await api("POST", "/admin/inbox/parked/replay", data=body, headers=key)).status == 200
+
+
 async def test_the_document_says_which_bodies_take_nothing_else(api: Api) -> None:
     document = (await api("GET", "/schema/openapi.json")).json()
     schemas = document["components"]["schemas"]
@@ -159,9 +181,17 @@ async def test_in_a_batch_the_event_with_an_unknown_field_is_refused_alone(api: 
     banner = {"x_times": 2, "y_hours": 24, "z_duration_sec": 3}
     banner_id = (await api("POST", "/admin/banners", json=banner)).json()["banner_id"]
     good = {"bannerPublicId": banner_id, "placementPublicId": place, "correlationId": "c1"}
+
+    async def token() -> str:
+        decided = (await api("POST", "/v1/decide", json={"user_id": "u", "placements": ["home"]})).json()
+        return "".join(one["token"] for one in decided["decisions"][0]["banners"])
+
     view = {"banner_id": banner_id, "user_id": "u", "event_id": "v1", "view_duration_ms": 3000, "viewable": True}
     for path, event in (
-        ("/api/banners/events/impression/batch", {**good, "variant": "a"}),
+        (
+            "/api/banners/events/impression/batch",
+            {**good, "variant": "a", "token": await eventually(token, what="the banner is shown")},
+        ),
         ("/api/banners/events/click/batch", {**good, "destinationUrl": "https://shop.example"}),
         ("/views/batch", view),
     ):

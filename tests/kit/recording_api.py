@@ -53,8 +53,11 @@ class RecordingApi:
             return web.json_response({"message": "", "data": None}, status=202, headers=_CORS)
         await self.answer.wait()
         self.seen.append("answered")
-        names = body.get("placements") or ["home"]
-        decisions = [{"placement": name, "placement_id": PLACEMENT, "banners": self.banners} for name in names]
+        names, limit = body.get("placements") or ["home"], body.get("limit", 1)
+        decisions = [
+            {"placement": name, "placement_id": PLACEMENT, "banners": self.banners[at * limit :][:limit]}
+            for at, name in enumerate(names)
+        ]
         answer = {"user_id": body.get("user_id"), "decisions": decisions}
         return web.json_response(answer, status=self.status, headers=_CORS)
 

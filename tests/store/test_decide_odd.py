@@ -13,10 +13,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from handbill.banners.show import ShowPolicy
-from handbill.infra.postgres import Database
-from handbill.infra.redis import Redis, RedisError
-from handbill.kit.errors import HandbillError
+from handbill.caps.history import History
+from handbill.infra.postgres import Database, PostgresError
+from handbill.infra.redis import Redis
+from handbill.infra.redis.errors import from_reply
+from handbill.kit.errors import Broken, Busy, HandbillError
 from handbill.kit.fast import FastReply, FastRequest
+from handbill.kit.telemetry import metrics
 from tests.kit.clocks import FakeClock
 from tests.kit.loop import loop
 from tests.store.test_decide import KEY, Shop, make_shop
@@ -85,12 +88,13 @@ RULES: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-async def crowded(shop: Shop) -> None:
-    """A banner for every kind of rule, and strict ones."""
+async def crowded(shop: Shop) -> set[str]:
+    """A banner for every kind of rule, and strict ones; the ids of these."""
     for rule in RULES:
         await shop.banner(targeting=rule)
-    await shop.banner(cap_mode="strict", x_times=1_000)
-    await shop.banner(cap_mode="strict", x_times=1_000, targeting={"weekday": ["mon", "tue", "wed", "thu", "fri"]})
+    weekdays = {"weekday": ["mon", "tue", "wed", "thu", "fri"]}
+    strict = [await shop.banner(cap_mode="strict", x_times=1_000, targeting=rule) for rule in (None, weekdays)]
+    return {str(banner.banner_id) for banner in strict}
 
 
 async def answered(shop: Shop, request: FastRequest) -> FastReply | None:
@@ -141,30 +145,61 @@ async def test_no_context_breaks_a_decision(shop: Shop) -> None:
     assert good > 20
 
 
-@pytest.mark.parametrize("code", ["WRONGTYPE", "OOM", "READONLY", "NOSCRIPT", "ERR", "MISCONF"])
+@pytest.mark.parametrize("reply", [
+    "WRONGTYPE no", "OOM no", "READONLY no", "NOSCRIPT no", "ERR no", "MISCONF no", "NOPERM no", "LOADING no",
+    "ERR Error running script (call to f_79): @user_script:10: @user_script: 10: -OOM command not allowed",
+])  # fmt: skip
 async def test_no_command_that_redis_refuses_breaks_a_decision(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch, code: str
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, reply: str
 ) -> None:
-    await crowded(shop)
-    wanted = await shop.ids(limit=20, context={"country": "NL"})
+    strict = await crowded(shop)
+    seen = await shop.banner(x_times=1)
+    await shop.seen(seen)
+    await shop.loop.consumer()
+    await shop.loop.drained()
+    wanted = await shop.ids("ann", limit=20, context={"country": "NL"})
+    assert str(seen.banner_id) not in wanted[0]
     whole = type(shop.loop.redis)
     many, call = whole.many, whole.call
 
     async def refused(*_: Any, **__: Any) -> Any:
-        raise RedisError(code, "refused")
+        raise from_reply(reply)
 
-    for user in ("ann", "bob"):  # one whose caps this process remembers, and one it does not know
-        for names in (("many",), ("call",), ("many", "call")):
-            for name in names:
-                monkeypatch.setattr(whole, name, refused)
-            for _ in range(15):  # more than pass without a question to Redis
-                body = {"user_id": user, "limit": 20, "context": {"country": "NL"}}
-                reply = await shop.serving.decide(shop.request(body))
-                assert reply.status == 200
-            assert (await shop.serving.banners(shop.request(query=f"user_id={user}", path="/banners"))).status == 200
-            monkeypatch.setattr(whole, "many", many)
-            monkeypatch.setattr(whole, "call", call)
-    assert await shop.ids(limit=20, context={"country": "NL"}) == wanted
+    for names in (("many",), ("call",), ("many", "call")):
+        for name in names:
+            monkeypatch.setattr(whole, name, refused)
+        for _ in range(15):  # more than pass without a question to Redis
+            (shown,) = await shop.ids("ann", limit=20, context={"country": "NL"})
+            assert set(wanted[0]) - set(shown) <= strict, "only a strict limit needs Redis"
+            assert set(shown) <= set(wanted[0]), "PostgreSQL knows what was seen"
+            assert (await shop.ids("bob", limit=20, context={"country": "NL"}))[0], "nobody's caps are remembered here"
+        assert (await shop.serving.banners(shop.request(query="user_id=ann", path="/banners"))).status == 200
+        monkeypatch.setattr(whole, "many", many)
+        monkeypatch.setattr(whole, "call", call)
+    assert await shop.ids("ann", limit=20, context={"country": "NL"}) == wanted
+
+
+@pytest.mark.parametrize(
+    "error",
+    [PostgresError("no", sqlstate="42501", constraint=None, statement="caps_of"), Broken("no login"), Busy("away")],
+)
+async def test_where_postgres_refuses_too_nothing_is_shown(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    await shop.banner()
+
+    async def refused(*_: Any, **__: Any) -> Any:
+        raise from_reply("NOPERM refused")
+
+    async def refused_too(*_: Any, **__: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(type(shop.loop.redis), "call", refused)
+    monkeypatch.setattr(type(shop.loop.redis), "many", refused)
+    monkeypatch.setattr(History, "of", refused_too)
+    before = metrics.DECIDE_FALLBACK.labels("empty")._value.get()
+    assert await shop.ids("ann") == [[]]
+    assert metrics.DECIDE_FALLBACK.labels("empty")._value.get() == before + 1
 
 
 @pytest.mark.parametrize("user", ["a{b}", "{}", "\u202e:*", "x" * 200])

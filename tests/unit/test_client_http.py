@@ -232,7 +232,8 @@ async def test_a_decision_is_answered_before_what_waited_is_sent(
         await eventually(lambda: server.seen)
         assert (await client.impression(showing())).kept, "a new report waits for no decision"
         flushed = asyncio.create_task(client.flush())
-        assert (await client.click(showing(), "/summer")).kept
+        for _ in range(2):  # the second has its turn behind the flush
+            assert (await client.click(showing(), "/summer")).kept
         assert not any(path.startswith("/views") for path in server.paths())
         server.decide.set()
         assert await soon(decision) == []

@@ -109,6 +109,7 @@ TABLE: dict[str, tuple[int, tuple[Family, ...]]] = {
     "infra.migration_files ';[ \\\\t]*(?:\\\\n|$)'": (OWN, (Family("; "), Family(" ", ";"))),
     "infra.migration_files._NAME": (OWN, ()),
     "infra.postgres.prepare._TEMPORARY": (OWN, (Family(" "), Family(" ", "create"))),
+    "infra.redis.errors._IN_SCRIPT": (300, (Family("@user_script: 1: -"), Family("A", "@user_script:1: -"))),
     "infra.sqlfiles._COMMENT": (OWN, (Family(" "),)),
     "infra.sqlfiles._HEAD": (OWN, (Family(" ", "--"), Family(" ", "-- name:"), Family(" ", "-- name: a", "b"))),
     "infra.sqlfiles._NO_TENANT": (OWN, (Family(" ", "-- no-tenant:"), Family(" ", "--"))),

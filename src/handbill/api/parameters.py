@@ -16,9 +16,13 @@ from litestar.types import ASGIApp, Receive, Scope, Send
 from handbill.kit.bounds import QUERY_FIELDS_MAX
 from handbill.kit.errors import Fault, Invalid
 from handbill.kit.faults import MOST, allowed_words, unknown_names
+from handbill.kit.untrusted_json import UNREADABLE
 
 OPEN_QUERY = "open_query"
 """In a route's opt: whatever stands in its query is ignored, for others add to its address."""
+
+_READS_BODY = frozenset({"raw_body", "streams"})
+"""Opts of routes that read their body themselves."""
 
 
 class Parameters(msgspec.Struct, frozen=True):
@@ -29,6 +33,7 @@ class Parameters(msgspec.Struct, frozen=True):
     required_headers: tuple[str, ...] = ()
     names: Mapping[str, str] = {}
     words: Mapping[str, Collection[str]] = {}
+    takes_body: bool = True
 
     def missing(self, query: Collection[str], headers: Collection[str]) -> list[Fault]:
         """A fault for each parameter that must be sent and was not."""
@@ -59,7 +64,9 @@ class KnownParameters(ASGIMiddleware):
                 for handler, model in route.route_handler_map.values():
                     signature = handler.parsed_fn_signature.parameters
                     kinds = {name: allowed_words(field.annotation) for name, field in signature.items()}
-                    self._of[id(handler)] = _parameters(model, kinds, before=self._of.get(id(handler)))
+                    found = _parameters(model, kinds, before=self._of.get(id(handler)))
+                    takes_body = handler.parsed_data_field is not None or not _READS_BODY.isdisjoint(handler.opt)
+                    self._of[id(handler)] = msgspec.structs.replace(found, takes_body=takes_body)
 
     async def handle(self, scope: Scope, receive: Receive, send: Send, next_app: ASGIApp) -> None:
         handler = scope["route_handler"]
@@ -68,6 +75,8 @@ class KnownParameters(ASGIMiddleware):
             scope["state"]["parameters"] = parameters
             if (query := scope.get("query_string")) and not handler.opt.get(OPEN_QUERY):
                 refuse_unknown(query, parameters.query)
+            if not parameters.takes_body and scope.get("method") != "GET" and _has_body(scope):
+                receive = await _without_members(receive)
         await next_app(scope, receive, send)
 
 
@@ -77,6 +86,40 @@ def refuse_unknown(query: bytes, known: Collection[str]) -> None:
     faults = unknown_names(dict.fromkeys(names), known, what="parameter")
     if faults:
         raise Invalid("The query has a parameter that is not known; nothing was done.", faults=faults[:MOST])
+
+
+def _has_body(scope: Scope) -> bool:
+    """Whether the request announces a body."""
+    headers = dict(scope["headers"])
+    return headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in headers
+
+
+async def _without_members(receive: Receive) -> Receive:
+    """Reads the body of a request to a route that takes none. Raises Invalid for one with members, naming each.
+
+    An empty object, or null, says nothing, and some clients send one with every request.
+    """
+    chunks, more = [], True
+    while more:
+        message = await receive()
+        if message["type"] != "http.request":
+            break
+        chunks.append(message.get("body", b""))
+        more = message.get("more_body", False)
+    body = b"".join(chunks)
+    try:
+        sent = msgspec.json.decode(body) if body.strip() else None
+    except UNREADABLE:
+        sent = body
+    if sent:
+        names = sent if isinstance(sent, dict) else ()
+        raise Invalid("This operation takes no body; nothing was done.", faults=unknown_names(names, ())[:MOST])
+    waiting: list[Any] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def read_again() -> Any:
+        return waiting.pop() if waiting else await receive()
+
+    return read_again
 
 
 def _parts(query: bytes) -> Iterable[str]:

@@ -1,8 +1,8 @@
 """Which banners a user sees now: one pure choice over a plan, and the one question to the caps that it needs.
 
-Every route that shows something decides here. When Redis is away PostgreSQL is asked, at most fifty at a time; when
-that is away or full too, this process remembers the caps it saw last for the user; when it does not, nothing is shown.
-Each step down is metered.
+Every route that shows something decides here. When Redis is away, or refuses to answer, PostgreSQL is asked, at most
+fifty at a time; when that is away or full too, this process remembers the caps it saw last for the user; when it does
+not, nothing is shown. Each step down is metered.
 """
 
 from __future__ import annotations
@@ -24,10 +24,9 @@ from handbill.banners.targeting.context import minute_of_week
 from handbill.banners.targeting.nodes import MINUTES_A_DAY
 from handbill.caps.model import Viewer
 from handbill.caps.service import Caps, CapsService
-from handbill.infra.redis import RedisError
 from handbill.kit.bounds import VIEWER_CAPS
 from handbill.kit.caches import GenerationCache
-from handbill.kit.errors import Busy
+from handbill.kit.errors import Broken, Busy, EngineRefused
 from handbill.kit.telemetry import logs, metrics
 from handbill.segments.service import ACTIVE_HOURS, Known
 
@@ -185,7 +184,7 @@ class Decider:
                 along = caps.beside
                 caps = await self._caps.completed(viewer, plan.kinds, caps)
                 caps.beside = along
-        except (Busy, RedisError):
+        except (Busy, Broken, EngineRefused):
             last = self._last_seen.get(key)
             metrics.DECIDE_FALLBACK.labels("empty" if last is None else "memory").inc()
             return last

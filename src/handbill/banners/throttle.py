@@ -27,7 +27,7 @@ from handbill.infra.redis import Keys, Redis, RedisError
 from handbill.kit.bounds import TOKEN_BUCKETS
 from handbill.kit.caches import LruCache
 from handbill.kit.clock import Clock
-from handbill.kit.errors import Busy, Fault, Invalid, Throttled
+from handbill.kit.errors import Broken, Busy, Fault, Invalid, Throttled
 from handbill.kit.telemetry import metrics
 
 _BUCKET_BYTES = 270
@@ -172,7 +172,7 @@ class Throttle:
             wait = max(wait_ms / 1000, 0.001)
             bucket.blocked_until, bucket.blocked_cost = asked_at + wait, cost
             raise self._refused(wait)
-        except (Busy, RedisError):
+        except (Busy, Broken, RedisError):
             metrics.THROTTLE_OPEN.inc()
             is_open = True
         finally:

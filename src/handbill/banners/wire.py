@@ -275,16 +275,21 @@ def many(kind: type[T], body: bytes) -> list[tuple[int, T | Invalid]]:
             code="BATCH_SIZE",
             faults=[Fault("events", f"holds {len(raws)}, must hold 1 to {BATCH_MAX}")],
         )
-    found: list[tuple[int, T | Invalid]] = []
-    for place, raw in enumerate(raws):
+    return [(place, _of_batch(kind, bytes(raw), f"events[{place}]")) for place, raw in enumerate(raws)]
+
+
+def _of_batch(kind: type[T], raw: bytes, at: str) -> T | Invalid:
+    """One event of a batch, or what is wrong with it."""
+    try:
+        _refuse_nul(raw)
+        return msgspec.json.decode(raw, type=kind)
+    except Invalid as error:
+        return error
+    except UNREADABLE:
         try:
-            _refuse_nul(bytes(raw))
-            found.append((place, msgspec.json.decode(raw, type=kind)))
-        except Invalid as error:
-            found.append((place, error))
-        except UNREADABLE:
-            found.append((place, _refused(kind, _object(bytes(raw)), f"events[{place}]")))
-    return found
+            return _refused(kind, _object(raw), at)
+        except Invalid as error:  # it is no object
+            return error
 
 
 def occurred(when: datetime | None, received_ms: int) -> int:

@@ -25,7 +25,7 @@ from handbill.infra.redis import Keys, Redis, RedisError
 from handbill.infra.state import StateTable
 from handbill.kit import task_health
 from handbill.kit.clock import Clock
-from handbill.kit.errors import Busy
+from handbill.kit.errors import Broken, Busy
 from handbill.kit.telemetry import logs, metrics
 
 __all__ = ["STATE", "Book", "CapEntry", "CapMove", "Caps", "CapsService", "NewView", "moves_of"]
@@ -130,12 +130,13 @@ class CapsService:
     async def look(self, viewer: Viewer, kinds: Sequence[By] = _USER, beside: Sequence[bytes] = ()) -> Caps:
         """All that binds this viewer, in one read. Where Redis cannot be sure, PostgreSQL is asked.
 
-        `beside` are other keys of Redis whose values come along. Raises Busy when neither answers.
+        `beside` are other keys of Redis whose values come along. Raises Busy when neither answers, Broken or
+        PostgresError when PostgreSQL refuses, too.
         """
         subjects = _subjects(viewer, kinds)
         try:
             readings, along = await self._store.read(list(subjects), beside)
-        except Busy:
+        except (Busy, Broken, RedisError):
             return await self._told(viewer, subjects, dict.fromkeys(subjects, b""), "away")
         if readings[0].sure and all(reading.sure for reading in readings):
             shelves = {subject: reading.shelf for subject, reading in zip(subjects, readings, strict=True)}
@@ -191,7 +192,7 @@ class CapsService:
             if caps.told:  # Redis decides, so it must know what PostgreSQL told
                 await self._store.run(self._commands(caps.told))
             return await self._leased(viewer, asked, now_ms, until_ms)
-        except (Busy, RedisError):
+        except (Busy, Broken, RedisError):
             metrics.CAPS_LEASES.labels("unanswered").inc(len(asked))
             return {}
 

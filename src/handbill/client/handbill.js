@@ -242,21 +242,20 @@ font-size:1.2rem;color:inherit;background:none}button:hover{background:#0001}`;
       if (!this.timer) this.flush();
     }
 
-    /** Fill every `[data-handbill]` by one decision; slots of one placement share its banners. */
+    /** Fill every `[data-handbill]`, each with a banner of one decision. */
     async start() {
-      const slots = new Map();
-      for (const slot of document.querySelectorAll("[data-handbill]")) {
-        const name = slot.dataset.handbill;
-        slots.set(name, [...(slots.get(name) || []), slot]);
-      }
-      const placements = [...slots.keys()].slice(0, 10);
-      if (!placements.length) return;
-      const limit = Math.min(20, Math.max(...placements.map((name) => slots.get(name).length)));
-      for (const one of await this.decide({ placements, limit })) {
-        const own = slots.get(one.placement) || slots.get(one.placement_id) || [];
-        const banners = one.banners.slice(0, own.length).values();
-        for (const slot of own) this.present(slot, { ...one, banners });
-      }
+      const slots = [...document.querySelectorAll("[data-handbill]")];
+      const names = slots.map((slot) => slot.dataset.handbill);
+      if (!slots.length) return;
+      const many = slots.length > 10;
+      const placements = many ? [...new Set(names)].slice(0, 10) : names;
+      const count = (name) => names.filter((it) => it === name).length;
+      const limit = many ? Math.min(20, Math.max(...placements.map(count))) : 1;
+      const found = (await this.decide({ placements, limit })).map((one) => ({ ...one, banners: [...one.banners] }));
+      slots.forEach((slot, at) => {
+        const one = found[many ? placements.indexOf(names[at]) : at];
+        if (one) this.present(slot, { ...one, banners: one.banners.splice(0, 1) });
+      });
     }
 
     /** @param {HTMLElement} slot */

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from handbill.kit.errors import Broken, Busy, EngineRefused, HandbillError
 from handbill.kit.telemetry import metrics
 
@@ -17,6 +19,10 @@ _BUSY = {
     "NOREPLICAS": "too few replicas are up",
 }
 _LOGIN = frozenset({"WRONGPASS", "NOAUTH", "NOPERM"})
+# What Redis before 7.0 says when a command inside a script is refused: "ERR Error running script (call to f_...):
+# @user_script:10: @user_script: 10: -READONLY You can't write against a read only replica."
+_WRAPPING_MAX = 300
+_IN_SCRIPT = re.compile(r"@user_script: ?[0-9]{1,9}: -([A-Z]{1,20}) ")
 
 
 class RedisAway(Busy):
@@ -57,8 +63,10 @@ class RedisError(EngineRefused):
 
 
 def from_reply(text: str) -> RedisError | HandbillError:
-    """The error for an error reply. A script's own error carries our word after the engine's wrapping."""
+    """The error for an error reply, also of a command inside a script."""
     code = text.partition(" ")[0].rstrip(":")
+    if code == "ERR" and (inner := _IN_SCRIPT.search(text, 0, _WRAPPING_MAX)) is not None:
+        code = inner[1]
     metrics.REDIS_ERRORS.labels(code if code.isupper() and len(code) < 20 else "ERR").inc()
     if code in _BUSY:
         return RedisBusy(f"Redis cannot do it now: {_BUSY[code]}; nothing was done, try again.", retry_after=1.0)
