@@ -50,7 +50,7 @@
   /** Anything unexpected is left out. @returns {Decision[]} */
   function decisionsOf(reply) {
     return (Array.isArray(reply?.decisions) ? reply.decisions : [])
-      .filter((one) => one && Array.isArray(one.banners))
+      .filter((one) => Array.isArray(one?.banners))
       .map((one) => ({
         ...one,
         banners: one.banners.filter((it) => it && typeof it.banner_id === "string" && it.z_duration_sec > 0),
@@ -184,9 +184,9 @@ font-size:1.2rem;color:inherit;background:none}button:hover{background:#0001}`;
 
     /** Must nobody be followed here? */
     get quiet() {
-      const told = navigator.doNotTrack === "1" || navigator.globalPrivacyControl === true;
+      const told = navigator.doNotTrack === "1" || navigator.globalPrivacyControl;
       const needed = this.options.needsConsent;
-      return (told && !this.options.ignoreDoNotTrack) || (!!needed && !this.consents.includes(needed));
+      return (told && !this.options.ignoreDoNotTrack) || (needed && !this.consents.includes(needed));
     }
 
     kept(name, store) {
@@ -242,7 +242,7 @@ font-size:1.2rem;color:inherit;background:none}button:hover{background:#0001}`;
       if (!this.timer) this.flush();
     }
 
-    /** Fill every `[data-handbill]`, each with a banner of one decision. */
+    /** Fill every `[data-handbill]` by one decision. */
     async start() {
       const slots = [...document.querySelectorAll("[data-handbill]")];
       const names = slots.map((slot) => slot.dataset.handbill);
@@ -278,8 +278,7 @@ font-size:1.2rem;color:inherit;background:none}button:hover{background:#0001}`;
         const showing = this.showing(banner, decision);
         const watch = new Stopwatch();
         let seen = false;
-        let begun = false;
-        let timer, host;
+        let begun, timer, host;
         const look = () => {
           clearTimeout(timer);
           const left = banner.z_duration_sec * 1000 - watch.ms();
@@ -545,10 +544,9 @@ font-size:1.2rem;color:inherit;background:none}button:hover{background:#0001}`;
 
     settle(entry, kept, code) {
       const waiter = this.waiting.get(entry.key);
-      if (!waiter) return;
       this.waiting.delete(entry.key);
-      if (kept || !code) waiter.resolve(kept ? "queued" : "kept");
-      else waiter.reject(Object.assign(new Error("Refused: " + code), { code }));
+      if (kept || !code) waiter?.resolve(kept ? "queued" : "kept");
+      else waiter?.reject(Object.assign(new Error("Refused: " + code), { code }));
     }
 
     /** All stays queued: a beacon has no answer. */
@@ -615,7 +613,7 @@ font-size:1.2rem;color:inherit;background:none}button:hover{background:#0001}`;
   else root.Handbill = Handbill;
 
   const script = typeof document === "object" && document.currentScript;
-  if (script && script.dataset.writeKey) {
+  if (script?.dataset.writeKey) {
     const { url, writeKey, user, token, needsConsent, openAfterMs, pageviews } = script.dataset;
     root.handbill = new Handbill({ url: url || script.src, writeKey, user, token, needsConsent, openAfterMs });
     if (pageviews !== undefined) root.handbill.page();
