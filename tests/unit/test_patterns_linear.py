@@ -72,7 +72,6 @@ TABLE: dict[str, tuple[int, tuple[Family, ...]]] = {
     "contacts.workbooks._POINTER": (BLOCK, (Family(" ", ">1"), Family("> "), Family(">1 "), Family(">123456789"))),
     "contacts.workbooks._TAG": (BLOCK, (Family("<c "), Family("a:", "<"), Family("a", "<c "))),
     "contacts.workbooks._TEXT": (BLOCK, (Family("<t "), Family("a:", "<"), Family("<si>"))),
-    "events.dialects.reading._ESCAPE": (BODY, (Family("\\ud83d"), Family("\\ud83d\\u"), Family("\\u0000"))),
     "events.dialects.reading._NO_NUMBER": (
         BODY,
         (
@@ -90,7 +89,6 @@ TABLE: dict[str, tuple[int, tuple[Family, ...]]] = {
         BODY,
         (Family('\\"', "", ""), Family('\\"', "", "\\"), Family("x", "", "")),
     ),
-    "events.dialects.reading._SUSPECT": (BODY, (Family("\\u"), Family("\\ud7"))),
     "events.enrich._ESCAPES": (BODY, (Family("\\ud83d"), Family("\\u"))),
     "events.history._PARTITION": (OWN, (Family("1", "("),)),
     "fake_graph.messages._HOLE": (TEMPLATE, (Family("{{ "), Family(" ", "{{"), Family("a", "{{"), Family("{{a "))),
@@ -118,6 +116,8 @@ TABLE: dict[str, tuple[int, tuple[Family, ...]]] = {
     "jobs.wire._ESCAPE": (BODY, (Family("%2"),)),
     "kit.etags._TAG": (HEADER, (Family("1", '"v'),)),
     "kit.forms._BAD_ESCAPE": (BODY, (Family("%"), Family("%2"))),
+    "kit.untrusted_json._ESCAPE": (BODY, (Family("\\ud83d"), Family("\\ud83d\\u"), Family("\\u0000"))),
+    "kit.untrusted_json._SUSPECT": (BODY, (Family("\\u"), Family("\\ud7"))),
     "kit.zones._NAME": (ZONE_NAME_MAX, (Family("a/"),)),
     "messaging.providers.whatsapp._ID": (BODY, ()),
     "messaging.render._SPACES": (TEMPLATE, ()),

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from handbill.banners.wire import ViewIn, many
+from handbill.banners.wire import ViewIn, many, one
 from handbill.kit.errors import Invalid
 
 GOOD = {
@@ -29,6 +29,9 @@ def changed(**fields: object) -> str:
         (changed(user_id=""), "INVALID"),
         (changed(odd=1), "INVALID"),
         (changed(user_id="a\0"), "BAD_TEXT"),
+        (changed(user_id="\ud83d"), "BAD_TEXT"),
+        (changed(user_id="\ude00\ud83d"), "BAD_TEXT"),
+        ('"\\ud83d"', "BAD_TEXT"),
     ],
 )
 def test_one_event_at_fault_is_refused_alone(bad: str, code: str) -> None:
@@ -39,3 +42,10 @@ def test_one_event_at_fault_is_refused_alone(bad: str, code: str) -> None:
     assert isinstance(found[2][1], ViewIn)
     assert isinstance(found[1][1], Invalid)
     assert found[1][1].code == code
+
+
+@pytest.mark.parametrize("user", ["\U0001f600", "\\u0000", "\\ud83d"])
+def test_whole_characters_are_taken(user: str) -> None:
+    ((_, found),) = many(ViewIn, f'{{"events": [{changed(user_id=user)}]}}'.encode())
+    assert isinstance(found, ViewIn)
+    assert found.user_id == one(ViewIn, changed(user_id=user).encode()).user_id == user

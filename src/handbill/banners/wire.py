@@ -19,7 +19,7 @@ from handbill.kit.bounds import CUSTOM_VALUE_MAX
 from handbill.kit.clock import to_ms
 from handbill.kit.errors import Fault, Invalid
 from handbill.kit.faults import MOST, faults_in, unknown_names
-from handbill.kit.untrusted_json import UNREADABLE, check_depth
+from handbill.kit.untrusted_json import UNREADABLE, check_depth, without_unstorable
 
 EventId = Annotated[str, Meta(min_length=1, max_length=200, description="Names the event: sent again, it counts once")]
 Short = Annotated[str, Meta(max_length=200)]
@@ -247,11 +247,15 @@ def decide_in(body: bytes) -> DecideIn:
 def one(kind: type[T], body: bytes) -> T:
     """The body as one event, or Invalid with every fault in it."""
     check_depth(body)
-    _refuse_nul(body)
+    _refuse_unstorable(body)
     try:
         return msgspec.json.decode(body, type=kind)
     except UNREADABLE:
         raise _refused(kind, _object(body), "") from None
+
+
+_ZERO = b"\\u0000"
+"""Where half of a surrogate pair stands in a batch: with it the other events can be read, and this one is refused."""
 
 
 class _Batch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -262,7 +266,7 @@ def many(kind: type[T], body: bytes) -> list[tuple[int, T | Invalid]]:
     """A batch: each event by its place, or what is wrong with it. A fault in one is no fault of its neighbours."""
     check_depth(body)
     try:
-        raws = msgspec.json.decode(body, type=_Batch).events
+        raws = msgspec.json.decode(without_unstorable(body, _ZERO), type=_Batch).events
     except UNREADABLE:
         _refuse_other_members(body)
         raise Invalid(
@@ -281,7 +285,7 @@ def many(kind: type[T], body: bytes) -> list[tuple[int, T | Invalid]]:
 def _of_batch(kind: type[T], raw: bytes, at: str) -> T | Invalid:
     """One event of a batch, or what is wrong with it."""
     try:
-        _refuse_nul(raw)
+        _refuse_unstorable(raw)
         return msgspec.json.decode(raw, type=kind)
     except Invalid as error:
         return error
@@ -299,10 +303,14 @@ def occurred(when: datetime | None, received_ms: int) -> int:
     return min(to_ms(when), received_ms)
 
 
-def _refuse_nul(body: bytes) -> None:
-    """A zero character fits no text column: better told here than parked later."""
-    if b"\\u0000" in body:
-        raise Invalid("The event has a zero character in a text; it was not kept.", code="BAD_TEXT")
+def _refuse_unstorable(body: bytes) -> None:
+    """Some characters fit no text column: better told here than parked later."""
+    if b"\\u" in body and without_unstorable(body) != body:
+        raise Invalid(
+            "The event has a character in a text that no database takes (U+0000, or half of a surrogate pair); it was"
+            " not kept.",
+            code="BAD_TEXT",
+        )
 
 
 def _object(body: bytes) -> dict[str, Any]:

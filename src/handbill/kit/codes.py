@@ -186,7 +186,7 @@ CODES: dict[str, str] = {
     # --- banners
     "BAD_JSON": "The body is not the JSON this route reads, or not UTF-8; nothing was kept.",
     "BAD_CSV": "The CSV cannot be read; nothing was made.",
-    "BAD_TEXT": "A text holds a zero character, which fits no text column; the event was not kept.",
+    "BAD_TEXT": "A text holds U+0000 or half of a surrogate pair, which no text column takes; the event was not kept.",
     "BATCH_SIZE": "A batch holds 1 to 500 events; nothing was kept.",
     "BANNER_NOT_FOUND": "There is no such banner, nor ever was; nothing was counted.",
     "PLACEMENT_NOT_FOUND": "There is no such placement, nor ever was; nothing was counted.",

@@ -7,6 +7,7 @@ in another. A limit far below that is checked on the bytes, before they are deco
 from __future__ import annotations
 
 import itertools
+import re
 
 import msgspec
 
@@ -16,6 +17,12 @@ from handbill.kit.errors import Invalid
 UNREADABLE = (msgspec.DecodeError, UnicodeError, RecursionError)
 """All that msgspec raises for bytes or texts that are not the JSON they should be."""
 
+# No text column holds U+0000, and half of a surrogate pair is no character.
+_SUSPECT = re.compile(rb"\\u(?:0000|[dD][89a-fA-F])")
+_ESCAPE = re.compile(
+    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2}|u0000)|.)",
+    re.DOTALL,
+)
 _STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 """A level down is 1, a level up is -1 as a signed byte."""
 _OTHERS = bytes(set(range(256)) - set(b'[]{}"'))
@@ -48,3 +55,17 @@ def check_depth(body: bytes) -> None:
             f"The JSON is nested deeper than {JSON_DEPTH} levels; nothing was changed. Send flatter values.",
             code="JSON_TOO_DEEP",
         )
+
+
+def without_unstorable(body: bytes, instead: bytes = b"\\ufffd") -> bytes:
+    """The same JSON, with another escape for each character that no text column takes: U+0000 and halves of pairs."""
+    if b"\\u" not in body or _SUSPECT.search(body) is None:
+        return body
+    written, copied = bytearray(), 0
+    for found in _ESCAPE.finditer(body):
+        if found[1]:
+            written += body[copied : found.start()]
+            written += instead
+            copied = found.end()
+    written += body[copied:]
+    return bytes(written)

@@ -14,7 +14,7 @@ from handbill.events.dialects.canon import Refused
 from handbill.events.reasons import Reason
 from handbill.kit.bounds import SCAN_BYTES
 from handbill.kit.errors import Invalid
-from handbill.kit.untrusted_json import UNREADABLE
+from handbill.kit.untrusted_json import UNREADABLE, without_unstorable
 
 T = TypeVar("T")
 SMALL, WIDE = 200, 2_000
@@ -30,12 +30,6 @@ _fields: msgspec.json.Decoder[Fields] = msgspec.json.Decoder(Fields)
 _anything: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 encode = msgspec.json.Encoder().encode
 
-# No text column holds U+0000, and half of a surrogate pair is no character: both become U+FFFD.
-_SUSPECT = re.compile(rb"\\u(?:0000|[dD][89a-fA-F])")
-_ESCAPE = re.compile(
-    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2}|u0000)|.)",
-    re.DOTALL,
-)
 # Python and old JavaScript write numbers that JSON does not have; a text that contains the words is left alone.
 # Group 1 is such a number, group 2 the end of a text. What begins with one of few bytes is searched for much faster.
 _NO_NUMBER = re.compile(
@@ -52,9 +46,7 @@ def mended(body: bytes) -> bytes:
             body.decode()
         except UnicodeDecodeError:
             body = _readable(body)
-    if b"\\u" in body and _SUSPECT.search(body):
-        body = _without_half_characters(body)
-    return body
+    return without_unstorable(body)
 
 
 def _readable(body: bytes) -> bytes:
@@ -63,17 +55,6 @@ def _readable(body: bytes) -> bytes:
     starts = range(0, len(body), SCAN_BYTES)
     parts = [decoder.decode(body[start : start + SCAN_BYTES]).encode() for start in starts]
     return b"".join((*parts, decoder.decode(b"", final=True).encode()))
-
-
-def _without_half_characters(body: bytes) -> bytes:
-    written, copied = bytearray(), 0
-    for found in _ESCAPE.finditer(body):
-        if found[1]:
-            written += body[copied : found.start()]
-            written += b"\\ufffd"
-            copied = found.end()
-    written += body[copied:]
-    return bytes(written)
 
 
 def decoded(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
