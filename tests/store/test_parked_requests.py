@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from handbill.events.dead import CAREFUL, circuit_of
-from handbill.events.model import Impression
+from handbill.events.model import Impression, encode
 from handbill.events.parked_model import Reshipped
 from handbill.events.parked_requests import (
     ABANDONED_AFTER,
@@ -338,11 +338,13 @@ async def test_a_stop_is_careful_and_says_where_it_stopped(database: Database, r
 async def test_a_portion_of_large_events_is_bounded_in_bytes(
     database: Database, redis: Redis, tenant: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("handbill.events.parked_requests.PORTION_BYTES", 250)
+    events = [Impression(tenant, f"e{n}", 1, 1, 1, page="x" * 100) for n in range(4)]
+    # Two of them are below the limit and three above it, whatever number the tenant has: its bytes are in each.
+    monkeypatch.setattr("handbill.events.parked_requests.PORTION_BYTES", 2 * len(encode(events[0])) + 1)
     async with loop(database, redis, main=1) as house:
         dead, requests = house.events.dead, house.events.parked_requests
         dead._edge = CountingEdge(database)  # type: ignore[assignment]
-        await park(database, [Impression(tenant, f"e{n}", 1, 1, 1, page="x" * 100) for n in range(4)])
+        await park(database, events)
         await park(database, [Impression(tenant, "large", 1, 1, 1, page="x" * 1_000)])
         replay_portion, portions = dead.replay_portion, []
 
