@@ -20,21 +20,27 @@ from handbill.kit.untrusted_json import UNREADABLE
 MOST = 50
 _NAME_MAX = 100
 """So many characters of an unknown name are repeated; a longer one is like no name of ours."""
+_LIST_MAX = 20
+"""Up to so many known names are listed in a fault."""
 
 
 def unknown_names(names: Iterable[str], known: Collection[str], at: str = "", what: str = "field") -> list[Fault]:
-    """A fault for each name that is not known, as it was sent, with the known name that it is most like."""
-    return [
-        Fault(f"{at}.{name[:_NAME_MAX]}" if at else name[:_NAME_MAX], unknown(name, known, what))
-        for name in names
-        if name not in known
-    ]
+    """A fault for each name that is not known, as it was sent, with the known name that it is most like.
 
-
-def unknown(name: str, known: Collection[str], what: str = "field") -> str:
-    """What is wrong with a name that is not known."""
-    close = get_close_matches(name, known, 1) if len(name) <= _NAME_MAX else []
-    return f"is not a known {what}" + (f"; did you mean `{close[0]}`?" if close else "")
+    The first name that is like none of them gets the list of known names, where that is short.
+    """
+    faults: list[Fault] = []
+    is_listed = len(known) > _LIST_MAX or not known
+    for name in names:
+        if name in known:
+            continue
+        close = get_close_matches(name, known, 1) if len(name) <= _NAME_MAX else []
+        hint = f"; did you mean `{close[0]}`?" if close else ""
+        if not close and not is_listed:
+            hint, is_listed = f"; known are {', '.join(sorted(known))}", True
+        sent = name[:_NAME_MAX]
+        faults.append(Fault(f"{at}.{sent}" if at else sent, f"is not a known {what}{hint}"))
+    return faults
 
 
 def faults_of(body: bytes, kind: Any) -> list[Fault]:
