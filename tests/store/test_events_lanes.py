@@ -344,7 +344,7 @@ class Poisoned:
     async def prepare(self, rows: Sequence[Row]) -> None:
         """Nothing must be there."""
 
-    async def write(self, tx: Tx, rows: Sequence[Row], lane: int) -> None:
+    async def write(self, tx: Tx, rows: Sequence[Row], lane: int, lowered: Sequence[Row] = ()) -> None:
         """Nothing to write."""
 
     async def project(self, survivors: Sequence[Row], refused: Sequence[Row]) -> None:

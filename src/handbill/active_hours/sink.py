@@ -21,7 +21,7 @@ class ActiveHoursSink:
     async def prepare(self, rows: Sequence[Row]) -> None:
         """Nothing must exist before the transaction."""
 
-    async def write(self, tx: Tx, rows: Sequence[Row], lane: int) -> None:
+    async def write(self, tx: Tx, rows: Sequence[Row], lane: int, lowered: Sequence[Row] = ()) -> None:
         learning = {tenant for tenant in {row.event.tenant for row in rows} if self._learns(tenant)}
         activities = gather(rows, learning.__contains__) if learning else {}
         if activities:

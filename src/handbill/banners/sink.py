@@ -48,7 +48,7 @@ class BannerSink:
                 await tx.execute(S.make_month, table, month)
             self._months.add((table, month))
 
-    async def write(self, tx: Tx, rows: Sequence[Row], lane: int) -> None:
+    async def write(self, tx: Tx, rows: Sequence[Row], lane: int, lowered: Sequence[Row] = ()) -> None:
         impressions: list[tuple[object, ...]] = []
         clicks: list[tuple[object, ...]] = []
         events: list[BannerEvent] = []

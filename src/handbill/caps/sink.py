@@ -78,7 +78,7 @@ class CapsSink:
                 await self._caps.views.make_month(tx, month)
             self._months.add(month)
 
-    async def write(self, tx: Tx, rows: Sequence[AnyRow], lane: int) -> None:
+    async def write(self, tx: Tx, rows: Sequence[AnyRow], lane: int, lowered: Sequence[AnyRow] = ()) -> None:
         views = [_new(key, event) for key, event in _views(rows)]
         if views:
             await self._caps.views.add(tx, views, lane)

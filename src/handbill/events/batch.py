@@ -70,8 +70,12 @@ class Sink(Protocol):
     async def prepare(self, rows: Sequence[Row]) -> None:
         """Before the transaction: whatever must exist for these rows, such as the partition of their month."""
 
-    async def write(self, tx: Tx, rows: Sequence[Row], lane: int) -> None:
-        """Inside the transaction: the survivors' rows, counts and totals."""
+    async def write(self, tx: Tx, rows: Sequence[Row], lane: int, lowered: Sequence[Row] = ()) -> None:
+        """Inside the transaction: the survivors' rows, counts and totals.
+
+        `lowered` are copies of events that were counted before, each of which has a smaller sequence than its event had
+        until now. Of a copy only the sequence counts.
+        """
 
     async def project(self, survivors: Sequence[Row], refused: Sequence[Row]) -> None:
         """After the commit, at least once: confirm in Redis what was counted, take back what was not."""

@@ -18,8 +18,8 @@ from handbill.events.reasons import Reason
 
 __all__ = [
     "HISTORICAL", "HORIZON_DAYS", "IMPORTED", "KINDS", "NO_PROPERTIES", "PAST", "BannerEvent", "CapturedEvent", "Click",
-    "Counted", "Dropped", "Edge", "EdgeKind", "Event", "Impression", "Reason", "Row", "View", "decode", "encode", "key",
-    "sender", "tenant_of",
+    "Counted", "Dropped", "Edge", "EdgeKind", "Event", "Impression", "Reason", "Row", "View", "at_us", "decode",
+    "encode", "key", "sender", "tenant_of",
 ]  # fmt: skip
 
 HORIZON_DAYS = 35
@@ -31,6 +31,10 @@ Number = Annotated[int, Meta(ge=1, lt=2**30)]
 Count = Annotated[int, Meta(ge=1, lt=2**31)]
 Moment = Annotated[int, Meta(ge=0, lt=253_402_300_800_000)]
 """Milliseconds from 1970 until the end of the year 9999."""
+Micros = Annotated[int, Meta(ge=0, lt=1_000)]
+"""Microseconds beyond the millisecond."""
+SequenceNumber = Annotated[int, Meta(ge=0, lt=2**62)]
+"""Orders events of one microsecond: when their request was sent, then the position in it."""
 IMPORTED = "imported"
 """The mark of events that came by a file of history, not as they happened."""
 HISTORICAL = "historical"
@@ -62,6 +66,8 @@ class Impression(_Head, frozen=True, array_like=True, tag="i"):
     kind: ClassVar[str] = "impression"
     referrer: str | None = None
     variant: str | None = None
+    micros: Micros = 0
+    sequence: SequenceNumber = 0
 
 
 @final
@@ -69,6 +75,8 @@ class Click(_Head, frozen=True, array_like=True, tag="c"):
     kind: ClassVar[str] = "click"
     destination: str = ""
     variant: str | None = None
+    micros: Micros = 0
+    sequence: SequenceNumber = 0
 
 
 @final
@@ -83,6 +91,8 @@ class View(_Head, frozen=True, array_like=True, tag="v"):
     variant: str | None = None
     viewable: bool | None = None  # as the client measured it; None: it did not say
     required_ms: int | None = None  # how long it had to be visible, at its time
+    micros: Micros = 0
+    sequence: SequenceNumber = 0
 
 
 @final
@@ -150,6 +160,8 @@ class CapturedEvent(msgspec.Struct, frozen=True, array_like=True, tag="e", gc=Fa
     timezone: str | None = None
     lib: str | None = None
     marks: tuple[str, ...] = ()
+    micros: Micros = 0
+    sequence: SequenceNumber = 0
 
 
 BannerEvent = Impression | Click | View
@@ -158,12 +170,21 @@ Event = Impression | Click | View | CapturedEvent | Dropped
 
 
 class Row(msgspec.Struct, frozen=True, gc=False):
-    """One readable event in the pipeline: its place in the range, its key, and the bytes it came as."""
+    """One readable event in the pipeline: its place in the range, its key, and the bytes it came as.
+
+    `lowered`: the event has the smaller sequence of a copy, not the one in the bytes.
+    """
 
     place: int
     key: bytes
     event: Counted
     body: bytes
+    lowered: bool = False
+
+
+def at_us(event: Counted) -> int:
+    """When it happened, in microseconds."""
+    return event.at * 1000 + event.micros
 
 
 encode: Callable[[Event], bytes] = msgspec.msgpack.Encoder().encode

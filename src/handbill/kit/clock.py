@@ -30,6 +30,7 @@ class SystemClock:
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
+_MICROSECOND = timedelta(microseconds=1)
 
 
 def from_ms(ms: int) -> datetime:
@@ -40,3 +41,13 @@ def from_ms(ms: int) -> datetime:
 def to_ms(when: datetime) -> int:
     """The inverse of from_ms; anything below a millisecond is cut off."""
     return (when - _EPOCH) // _MILLISECOND
+
+
+def from_us(us: int) -> datetime:
+    """Microseconds since 1970 as an aware UTC time, exact."""
+    return _EPOCH + timedelta(microseconds=us)
+
+
+def to_us(when: datetime) -> int:
+    """The inverse of from_us."""
+    return (when - _EPOCH) // _MICROSECOND

@@ -45,7 +45,7 @@ class PeopleSink:
     async def prepare(self, rows: Sequence[Row]) -> None:
         """Nothing must exist before the transaction."""
 
-    async def write(self, tx: Tx, rows: Sequence[Row], lane: int) -> None:
+    async def write(self, tx: Tx, rows: Sequence[Row], lane: int, lowered: Sequence[Row] = ()) -> None:
         gathered = await Gathered.in_turns(_captured(rows))
         if not gathered.ids:
             return

@@ -18,7 +18,7 @@ class SegmentsSink:
     async def prepare(self, rows: Sequence[Row]) -> None:
         """Nothing must exist before the transaction."""
 
-    async def write(self, tx: Tx, rows: Sequence[Row], lane: int) -> None:
+    async def write(self, tx: Tx, rows: Sequence[Row], lane: int, lowered: Sequence[Row] = ()) -> None:
         """Nothing to write."""
 
     async def project(self, survivors: Sequence[Row], refused: Sequence[Row]) -> None:

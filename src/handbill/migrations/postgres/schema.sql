@@ -2041,3 +2041,29 @@ create index ix_activity_changed on active_hours.activity (tenant_id, changed_at
 create index ix_activity_week on active_hours.activity (tenant_id, week);
 select handbill_wall('active_hours.activity'::regclass);
 revoke insert, update, delete on active_hours.activity from handbill_app;
+
+-- === 0021_event_order
+-- The order of events: (time in microseconds, sequence, event id). A sequence says when the request was sent and where the
+-- event stood in it. Of an event's copies the smallest counts, which may come after the event was counted and exported.
+-- Adding a column with a constant default rewrites no row; events of earlier releases have 0.
+alter table events.event_keys add column sequence bigint not null default 0;
+
+alter table people.person_edges add column first_sequence bigint not null default 0;
+alter table people.persons
+    add column identified_sequence bigint not null default 0,
+    add column last_edge_sequence bigint not null default 0;
+
+-- Events whose copy in the journal has a larger sequence than the one that counts. The exporter reads them, and the events
+-- that ClickHouse had already are corrected there.
+create table events.sequence_corrections (
+    tenant_id    int not null references tenants.tenants (tenant_id) on delete cascade,
+    event_key    bytea not null,
+    sequence     bigint not null,
+    corrected_at timestamptz not null default now(),
+    exported_at  timestamptz,                            -- since when ClickHouse has it
+    primary key (tenant_id, event_key)
+);
+create index ix_sequence_corrections_open on events.sequence_corrections (tenant_id, corrected_at) where exported_at is null;
+create index ix_sequence_corrections_corrected_at on events.sequence_corrections (corrected_at);
+select handbill_wall('events.sequence_corrections'::regclass);
+revoke insert, update, delete on events.sequence_corrections from handbill_app;
