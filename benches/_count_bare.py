@@ -15,6 +15,7 @@ from handbill.events.model import BannerEvent, Click, Impression, View, key
 from handbill.kit.clock import from_ms
 
 BATCH = 5_000
+_KEY_COLUMNS = ("tenant_id", "key", "stored_time")
 
 _COMMON = (
     "tenant_id", "event_key", "banner_id", "placement_id", "campaign_id", "session_id", "user_id",
@@ -42,7 +43,8 @@ class Bare:
     @classmethod
     async def opened(cls, url: str) -> Bare:
         connection = await asyncpg.connect(url)
-        await connection.execute("create temp table new_keys (like events.event_keys) on commit delete rows")
+        keys = "create temp table new_keys (like events.event_keys including defaults) on commit delete rows"
+        await connection.execute(keys)
         for table, _ in _TABLES.values():
             name = table.partition(".")[2]
             await connection.execute(
@@ -57,7 +59,7 @@ class Bare:
         """One batch; how many of its keys were new."""
         tell = self._connection
         async with tell.transaction():
-            await tell.copy_records_to_table("new_keys", records=keys)
+            await tell.copy_records_to_table("new_keys", records=keys, columns=_KEY_COLUMNS)
             fresh = await tell.fetch(
                 "insert into events.event_keys select distinct on (tenant_id, key) * from new_keys"
                 " order by tenant_id, key on conflict do nothing returning tenant_id, key"

@@ -93,7 +93,8 @@ async def load_keys(ctx: Context, owner: asyncpg.Connection, tenant_id: int, key
             if first % (CHUNK * 50) == 0:
                 ctx.say(f"{first:,} keys")
 
-    await owner.copy_to_table("event_keys", schema_name="events", source=chunks(), format="text")
+    columns = ("tenant_id", "key", "stored_time")
+    await owner.copy_to_table("event_keys", schema_name="events", source=chunks(), columns=columns, format="text")
     await owner.execute("alter table events.event_keys add primary key (tenant_id, key)")
     await owner.execute("vacuum analyze events.event_keys")
 

@@ -73,6 +73,23 @@ def test_any_order_and_repetition_keeps_the_same_rows(seed: int, shuffle: random
     assert len(left.rows) + len(left.refused) == len(sent)
 
 
+@given(
+    copies=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 6)), max_size=30),
+    shuffle=st.randoms(use_true_random=False),
+)
+def test_any_order_of_copies_keeps_the_smallest_sequence(copies: list[tuple[int, int]], shuffle: random.Random) -> None:
+    """Copies of five events with sequences of their own: as many as wanted, in any order."""
+    sent = [Impression(1, f"e{event}", NOW, NOW, 1, sequence=sequence) for event, sequence in copies]
+    shuffle.shuffle(sent)
+    rows = {row.event.id: row for row in through([encode(event) for event in sent]).rows}
+    for event_id, row in rows.items():
+        mine = [event for event in sent if event.id == event_id]
+        assert row.event.sequence == min(event.sequence for event in mine)
+        assert decode(row.body) == mine[0], "the bytes stay those of the first"
+        assert row.lowered == (row.event.sequence < mine[0].sequence)
+    assert rows.keys() == {event.id for event in sent}
+
+
 @given(seed=st.integers(0, 10_000), cuts=st.lists(st.integers(0, 60), max_size=5))
 def test_any_split_sees_every_event_once(seed: int, cuts: list[int]) -> None:
     bodies = [encode(event) for event in made_events(seed)]

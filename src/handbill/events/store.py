@@ -97,8 +97,33 @@ class EventStore:
             [row.event.tenant for row in rows],
             [row.key for row in rows],
             [from_ms(row.event.received) for row in rows],
+            [row.event.sequence for row in rows],
         )
         return {(tenant, keys[at : at + 16]) for tenant, keys in fresh for at in range(0, len(keys), 16)}
+
+    async def lower_sequences(self, tx: Tx, copies: Sequence[Row]) -> list[Row]:
+        """Of an event's copies the smallest sequence counts; the answer is the copies that have a smaller one than was
+        stored. They come sorted. One that somebody lowered further meanwhile may be among them."""
+        if not copies:
+            return []
+        tenants, keys = [row.event.tenant for row in copies], [row.key for row in copies]
+        sequences = [row.event.sequence for row in copies]
+        found = await tx.fetch(S.larger_sequences, tenants, keys, sequences)
+        lowered = [copies[place] for place in sorted(row["place"] - 1 for row in found)]
+        if lowered:
+            rows = [(row.event.tenant, row.key, row.event.sequence) for row in lowered]
+            await tx.executemany(S.lower_sequence, rows)
+        return lowered
+
+    async def correct_sequences(self, tx: Tx, rows: Sequence[Row]) -> None:
+        """The sequences that these events have now, for whoever reads a larger one in the journal."""
+        if rows:
+            await tx.execute(
+                S.correct_sequences,
+                [row.event.tenant for row in rows],
+                [row.key for row in rows],
+                [row.event.sequence for row in rows],
+            )
 
     async def insert_batch(
         self, tx: Tx, batch: Batch, survivors: Sequence[Row], batch_id: UUID, *, waits: bool = False

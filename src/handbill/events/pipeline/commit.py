@@ -120,12 +120,8 @@ class Commit:
         async with self._database.worker() as tx:
             if not await self._store.move_cursor(tx, batch, self._lease):
                 raise LaneLost(batch.owned.lane)
-            survivors = await self._keyed(tx, batch.rows)
-            chosen = {row.place for row in survivors}
-            copies = [row for row in batch.rows if row.place not in chosen]
+            survivors, copies = await self._count(tx, batch.rows, batch.owned.number)
             drops = batch.drops + Counter(drop_key(row, Reason.DUPLICATE) for row in copies)
-            for sink in self._sinks:
-                await sink.write(tx, survivors, batch.owned.number)
             await self._store.add_drops(tx, drops, batch.owned.number)
             await self._store.park(tx, batch.parked, batch.owned.lane, self._ids)
             batch_id = self._ids.new()
@@ -133,9 +129,18 @@ class Commit:
         batch.id, batch.survivors, batch.drops = batch_id, survivors, drops
         batch.refused += copies  # a copy may have moved a cap that had forgotten the first one
 
-    async def _keyed(self, tx: Tx, rows: Sequence[Row]) -> list[Row]:
+    async def _count(self, tx: Tx, rows: Sequence[Row], lane: int) -> tuple[list[Row], list[Row]]:
+        """Write what is new, and the sequences of copies that are smaller; the answer is new rows, and copies."""
         fresh = await self._store.insert_keys(tx, rows)
-        return [row for row in rows if (row.event.tenant, row.key) in fresh]
+        survivors: list[Row] = []
+        copies: list[Row] = []
+        for row in rows:
+            (survivors if (row.event.tenant, row.key) in fresh else copies).append(row)
+        lowered = await self._store.lower_sequences(tx, copies)
+        await self._store.correct_sequences(tx, [row for row in survivors if row.lowered] + lowered)
+        for sink in self._sinks:
+            await sink.write(tx, survivors, lane, lowered)
+        return survivors, copies
 
     async def _poison(self, batch: Batch) -> _Poison:
         """The rows that fail by themselves, found by halving: first between tenants, then between a tenant's rows."""
@@ -179,9 +184,7 @@ class Commit:
         """
         try:
             async with self._database.worker() as tx:
-                survivors = await self._keyed(tx, rows)
-                for sink in self._sinks:
-                    await sink.write(tx, survivors, lane)
+                survivors, _ = await self._count(tx, rows, lane)
                 raise _Trial  # noqa: TRY301 - the way out of the transaction that undoes it
         except _Trial:
             accepted.update(map(_tenant, survivors))  # a copy of an earlier event proves nothing

@@ -47,16 +47,27 @@ def refuse_old(batch: Batch) -> Batch:
 
 
 def drop_copies(batch: Batch) -> Batch:
-    """Of several copies in one batch the first in the journal stands."""
+    """Of several copies in one batch the first in the journal stands, with the smallest sequence of all of them."""
     first: dict[tuple[int, bytes], Row] = {}
+    smallest: dict[tuple[int, bytes], int] = {}
     for row in batch.rows:
-        same = first.setdefault((row.event.tenant, row.key), row)
+        identity = (row.event.tenant, row.key)
+        same = first.setdefault(identity, row)
         if same is not row:
             reason = Reason.DUPLICATE if _alike(same, row) else Reason.DUPLICATE_DIFFERENT
             batch.drops[drop_key(row, reason)] += 1
             batch.refused.append(row)
+            smallest[identity] = min(row.event.sequence, smallest.get(identity, same.event.sequence))
+    for identity, sequence in smallest.items():
+        if sequence < first[identity].event.sequence:
+            first[identity] = _lowered(first[identity], sequence)
     batch.rows = list(first.values())
     return batch
+
+
+def _lowered(row: Row, sequence: int) -> Row:
+    event = msgspec.structs.replace(row.event, sequence=sequence)
+    return msgspec.structs.replace(row, event=event, lowered=True)
 
 
 def order(batch: Batch) -> Batch:
@@ -79,17 +90,21 @@ def _day(ms: int) -> date:
 
 
 def _alike(one: Row, other: Row) -> bool:
-    """The same event sent again: equal but for when we received it.
+    """The same event sent again: equal but for when we received it and where it stood in its request.
 
     A product event's time was corrected by its request's own error, which differs a little from try to try.
     """
     if one.body == other.body:
         return True
     if type(one.event) is CapturedEvent and type(other.event) is CapturedEvent:
-        moved = msgspec.structs.replace(other.event, at=one.event.at, received=one.event.received)
-        return one.event == moved
+        first = one.event
+        moved = msgspec.structs.replace(
+            other.event, at=first.at, micros=first.micros, sequence=first.sequence, received=first.received
+        )
+        return first == moved
     left, right = msgspec.structs.asdict(one.event), msgspec.structs.asdict(other.event)
     if left["at"] == left["received"] and right["at"] == right["received"]:  # neither said when: we did, for both
-        del left["at"], right["at"]
-    del left["received"], right["received"]
+        del left["at"], right["at"], left["micros"], right["micros"]
+    for name in ("received", "sequence"):
+        del left[name], right[name]
     return bool(left == right)

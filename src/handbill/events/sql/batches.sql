@@ -1,12 +1,34 @@
 -- name: insert_keys
 -- Sorted by the caller: unsorted batches of two workers deadlock.
 with fresh as (
-    insert into events.event_keys (tenant_id, key, stored_time)
-    select * from unnest($1::int[], $2::bytea[], $3::timestamptz[])
+    insert into events.event_keys (tenant_id, key, stored_time, sequence)
+    select * from unnest($1::int[], $2::bytea[], $3::timestamptz[], $4::bigint[])
     on conflict do nothing
     returning tenant_id, key
 )
 select tenant_id, string_agg(key, '') from fresh group by tenant_id
+
+-- name: larger_sequences
+-- Which of these copies have a smaller sequence than is stored for their event. `limit 1`: an index look-up each, always.
+select u.place
+from unnest($1::int[], $2::bytea[], $3::bigint[]) with ordinality as u (tenant_id, key, sequence, place)
+cross join lateral (
+    select from events.event_keys k
+    where k.tenant_id = u.tenant_id and k.key = u.key and k.sequence > u.sequence limit 1
+) as stored
+
+-- name: lower_sequence
+update events.event_keys set sequence = $3 where tenant_id = $1 and key = $2 and sequence > $3
+
+-- name: correct_sequences
+-- For the exporter: the journal has a larger one. A tenant that does not exist has no events to correct.
+insert into events.sequence_corrections as known (tenant_id, event_key, sequence)
+select u.* from unnest($1::int[], $2::bytea[], $3::bigint[]) as u (tenant_id, event_key, sequence)
+join tenants.tenants t using (tenant_id)
+order by u.tenant_id, u.event_key
+on conflict (tenant_id, event_key) do update
+set sequence = excluded.sequence, corrected_at = now(), exported_at = null
+where excluded.sequence < known.sequence
 
 -- name: insert_batch
 -- no-tenant: a batch holds the events of every tenant of its lane
