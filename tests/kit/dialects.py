@@ -6,8 +6,9 @@ import base64
 import gzip
 import itertools
 import json
+import uuid
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -15,8 +16,9 @@ from urllib.parse import quote, urlencode
 import lz4.frame
 import zstandard
 
-from handbill.events.dialects.canon import Moment, Parsed, Terms
+from handbill.events.dialects.canon import CapturedEvent, Moment, Parsed, Terms
 from handbill.events.dialects.router import ROUTES, parse
+from handbill.kit.clock import from_ms, from_us
 from handbill.kit.fast import FastRequest
 
 NOW = 1_794_830_400_000
@@ -63,6 +65,52 @@ def request(
 
 def read(asked: FastRequest, *, tenant: int = 7, truncate_ip: bool = False) -> Parsed:
     return parse(ROUTES[asked.method, asked.path], asked, moment(), Terms(tenant, truncate_ip))
+
+
+BATCHES = {"/v1/events": "events", "/batch/": "batch", "/i/v1/analytics/events": "batch", "/v1/batch": "batch"}
+"""An address of every dialect, and what the list of events is called there."""
+
+
+def event(n: int, us: int | None = None, id: str | None = None, **properties: Any) -> dict[str, Any]:
+    """One event in the words of every dialect."""
+    stamp = {} if us is None else {"timestamp": from_us(us).isoformat()}
+    return {"event": "e", "type": "track", "id": id or f"e{n}", "properties": properties, **stamp}
+
+
+def post(
+    path: str,
+    events: Sequence[dict[str, Any]],
+    *,
+    sent_at: int | None = None,
+    received: int = NOW,
+    query: bytes = b"",
+    **more: Any,
+) -> Parsed:
+    """A request with these events, as a client sends it at a time of its own clock."""
+    id_of = {"/v1/events": "event_id", "/v1/batch": "messageId"}.get(path, "uuid")
+    user = "userId" if path == "/v1/batch" else "distinct_id"
+    skipped = {"id", "type"} if path == "/v1/events" else {"id"}
+    batch = [
+        {user: "ada", id_of: each["id"]} | {name: value for name, value in each.items() if name not in skipped}
+        for each in events
+    ]
+    when = None if sent_at is None else from_ms(sent_at).isoformat()
+    headers = {**HEADERS, b"posthog-request-timestamp": (when or "never").encode()}
+    body: dict[str, Any] = {BATCHES[path]: batch, **more}
+    if when is not None and path != "/i/v1/analytics/events":
+        body["sentAt" if path == "/v1/batch" else "sent_at"] = when
+    asked = request(path, json.dumps(body).encode(), query=query, headers=headers)
+    numbers = iter(range(10**6))
+    return parse(ROUTES["POST", path], asked, Moment(received, lambda: f"new-{next(numbers)}"), Terms(7))
+
+
+def only(parsed: Parsed) -> CapturedEvent:
+    (event,) = parsed.events
+    return event
+
+
+def uuid7(ms: int, tail: int = 0) -> str:
+    return str(uuid.UUID(int=ms << 80 | 0x7 << 76 | 0b10 << 62 | tail))
 
 
 def from_vector(vector: dict[str, Any]) -> FastRequest:

@@ -21,7 +21,7 @@ from handbill.infra.clickhouse import ClickHouse
 from handbill.infra.postgres import Database
 from handbill.infra.sqlfiles import Sql
 from handbill.people.identity import History
-from handbill.people.model import Edge, EdgeKind, person_id
+from handbill.people.model import Edge, EdgeKind, Order, person_id
 from tests.kit.shipping import BY_PERSON, PERSON
 
 AGAIN = (429, 500, 502, 503)
@@ -78,13 +78,11 @@ class Knower:
     def note(self, tenant: int, told: Sequence[dict[str, Any]]) -> None:
         mine = self.events.setdefault(tenant, {})
         edges = self.edges.setdefault(tenant, [])
-        for each in told:
+        for position, each in enumerate(told):
             mine[each["event_id"]] = each["distinct_id"]
             if each["event"] == "$identify":
-                source = each["anonymous_id"]
-                edges.append(
-                    Edge(EdgeKind.IDENTIFY, source, each["distinct_id"], each["timestamp"], each["event_id"])
-                )  # fmt: skip
+                order = Order(each["timestamp"] * 1000, position, each["event_id"])
+                edges.append(Edge(EdgeKind.IDENTIFY, each["anonymous_id"], each["distinct_id"], *order))
 
     async def deliver(self, client: aiohttp.ClientSession, tenant: int, told: Sequence[dict[str, Any]]) -> None:
         headers = {"X-Write-Key": self.keys[tenant], "User-Agent": AGENT}

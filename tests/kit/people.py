@@ -24,10 +24,11 @@ def said(tenant: int, name: str, at: int, event: str, who: str, **more: Any) -> 
 
 HOUR = 3_600_000
 STATE = {
-    "persons": "named_by, ids, identified_at, identified_event, last_edge_at, last_edge_event, properties, created_at",
+    "persons": "named_by, ids, identified_at, identified_sequence, identified_event, last_edge_at, last_edge_sequence,"
+    " last_edge_event, properties, created_at",
     "distinct_ids": "distinct_id, first_seen_at",
     "properties": "distinct_id, words, moments",
-    "person_edges": "kind, source_id, target_id, first_at, first_event, outcome",
+    "person_edges": "kind, source_id, target_id, first_at, first_sequence, first_event, outcome",
     "warnings": "edge_key, code, detail, at",
     "unfolded": "distinct_id",
     "event_definitions": "event_name, first_seen_at, last_seen_at",

@@ -26,7 +26,7 @@ def book_of(*sayings: dict[str, object]) -> dict[str, object]:
 
 
 def _book(saying: dict[str, object]) -> Book:
-    order = Order(int(str(saying["at"])), str(saying["event"]))
+    order = Order(int(str(saying["at"])), 0, str(saying["event"]))
     verb, key = saying["verb"], str(saying["key"])
     if verb == "unset":
         return said(order, unset=json.dumps([key]).encode())
@@ -51,23 +51,23 @@ def test_a_default_outlives_an_unset_only_if_it_is_later(default_at: int, left: 
 
 
 def test_within_one_event_an_unset_follows_its_sets() -> None:
-    book = said(Order(1, "e"), b'{"a": 1, "b": 2}', b'{"a": 0, "c": 3}', b'["b"]')
+    book = said(Order(1, 0, "e"), b'{"a": 1, "b": 2}', b'{"a": 0, "c": 3}', b'["b"]')
     assert as_json(book) == b'{"a":1,"c":3}'
-    assert as_json(said(Order(1, "e"), b'{"b": 2}', None, b'{"b": ""}')) == b"{}"
+    assert as_json(said(Order(1, 0, "e"), b'{"b": 2}', None, b'{"b": ""}')) == b"{}"
 
 
 def test_null_is_a_value_to_set_and_none_to_default_to() -> None:
-    assert as_json(said(Order(1, "e"), b'{"a":null}', b'{"b":null}')) == b'{"a":null}'
+    assert as_json(said(Order(1, 0, "e"), b'{"a":null}', b'{"b":null}')) == b'{"a":null}'
 
 
 def test_what_changes_with_every_page_never_reaches_the_person() -> None:
     noisy = json.dumps(dict.fromkeys(NOISY, 1) | {"plan": "pro"}).encode()
-    assert as_json(said(Order(1, "e"), noisy, noisy, json.dumps(sorted(NOISY)).encode())) == b'{"plan":"pro"}'
+    assert as_json(said(Order(1, 0, "e"), noisy, noisy, json.dumps(sorted(NOISY)).encode())) == b'{"plan":"pro"}'
 
 
 @pytest.mark.parametrize("nonsense", [b"", b"[]", b"7", b"{", b'{"a":NaN}', b"\xff", b'"\xff"', b"[" * 9_000, b"[1]"])
 def test_what_cannot_be_read_says_nothing(nonsense: bytes) -> None:
-    assert said(Order(1, "e"), nonsense, nonsense, nonsense) == {}
+    assert said(Order(1, 0, "e"), nonsense, nonsense, nonsense) == {}
 
 
 def test_values_that_no_database_takes_are_mended_or_left_out() -> None:
@@ -75,7 +75,7 @@ def test_values_that_no_database_takes_are_mended_or_left_out() -> None:
         rb'{"nul": "a\u0000b", "half": "\ud83d", "whole": "\ud83e\udd89", "plain": "\\u0000", "big": [1e99999],'
         rb' "id": "3e45678", "spaced": { "a" : [ 1, 2 ] }, "": 1, "long": "' + b"x" * 9_000 + b'"}'
     )
-    book = said(Order(1, "e"), sent)
+    book = said(Order(1, 0, "e"), sent)
     assert {name: json.loads(value) for name, value in values(book).items()} == {
         "nul": "a\ufffdb", "half": "\ufffd", "whole": "🦉", "plain": "\\u0000", "id": "3e45678",
         "spaced": {"a": [1, 2]},
@@ -84,7 +84,7 @@ def test_values_that_no_database_takes_are_mended_or_left_out() -> None:
 
 
 def test_an_id_keeps_a_bounded_number_of_keys_and_every_order_keeps_the_same() -> None:
-    books = [said(Order(n, "e"), json.dumps({f"k{n:05}": n}).encode()) for n in range(MAX_KEYS + 50)]
+    books = [said(Order(n, 0, "e"), json.dumps({f"k{n:05}": n}).encode()) for n in range(MAX_KEYS + 50)]
     whole = merge(books)
     assert len(whole) == MAX_KEYS
     assert merge(reversed(books)) == whole
@@ -92,16 +92,16 @@ def test_an_id_keeps_a_bounded_number_of_keys_and_every_order_keeps_the_same() -
 
 
 def test_a_stored_book_that_was_not_written_by_us_is_refused() -> None:
-    whole = pack(said(Order(1, "e"), b'{"a":1,"b":2}'))
-    other = pack(said(Order(1, "e"), b'{"a":1}'))
+    whole = pack(said(Order(1, 0, "e"), b'{"a":1,"b":2}'))
+    other = pack(said(Order(1, 0, "e"), b'{"a":1}'))
     for words, moments in ((whole.words, other.moments), (b"", whole.moments), (whole.words, b"\x92\x90\x90")):
         with pytest.raises(Malformed):
             unpack(Packed(words, moments))
 
 
 def test_saying_the_same_again_moves_moments_and_leaves_the_words_alone() -> None:
-    once = said(Order(1, "e1"), b'{"plan":"pro","name":"Zoe"}')
-    again = merge([once, said(Order(9, "e2"), b'{"plan":"pro","name":"Zoe"}')])
+    once = said(Order(1, 0, "e1"), b'{"plan":"pro","name":"Zoe"}')
+    again = merge([once, said(Order(9, 0, "e2"), b'{"plan":"pro","name":"Zoe"}')])
     assert pack(again).words == pack(once).words
     assert pack(again).moments != pack(once).moments
     assert len(pack(again).moments) < 16, "one event is named once, however many keys it set"
@@ -162,7 +162,9 @@ def test_a_book_is_stored_in_one_form_and_read_as_it_was(history: list[dict[str,
 def test_an_undone_merge_gives_every_property_back(
     told: list[tuple[str, dict[str, object]]], data: st.DataObject
 ) -> None:
-    edges = [Edge(EdgeKind.MERGE, *pair, at, f"m{at}") for at, pair in enumerate((("a", "b"), ("c", "d"), ("b", "d")))]
+    edges = [
+        Edge(EdgeKind.MERGE, *pair, at, 0, f"m{at}") for at, pair in enumerate((("a", "b"), ("c", "d"), ("b", "d")))
+    ]
     of_id = {each: merge(_book(saying) for owner, saying in told if owner == each) for each in "abcd"}
     taken_back = data.draw(st.sampled_from(edges))
     undone = fold(edges, [taken_back.name]).people()

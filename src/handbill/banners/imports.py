@@ -1,7 +1,7 @@
 """History from a file: lines of JSON or CSV become events of one tenant, through the journal like all others.
 
 A line that cannot be used is named with its number and skipped; the rest goes on. Ids count once, so a file may be
-given again, whole or from where it stopped.
+given again, whole or from where it stopped. Events of one time stand in the order of their lines.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import msgspec
 
 from handbill.banners import wire
 from handbill.banners.catalogue import Catalogue, Found, Kind
-from handbill.banners.wire import ClickIn, ImpressionIn, ViewIn
+from handbill.banners.wire import ClickIn, ImpressionIn, Timing, ViewIn
 from handbill.events.model import IMPORTED, Click, Event, Impression, View
 from handbill.events.service import EventsService
 from handbill.kit.clock import Clock
@@ -104,15 +104,15 @@ class Importer:
         """Send these lines; durable when it returns."""
         events: list[Event] = []
         refused: list[Refused] = []
-        for line in chosen:
+        for index, line in enumerate(chosen):
             try:
-                events.append(await self._event(tenant, kind, line))
+                events.append(await self._event(tenant, kind, line, index))
             except Invalid as error:
                 refused.append(Refused(line.number, error.detail))
         await self._events.accept(events)
         return Imported(len(events), refused, chosen[-1].end, chosen[-1].number)
 
-    async def _event(self, tenant: int, kind: ImportKind, line: Line) -> Event:
+    async def _event(self, tenant: int, kind: ImportKind, line: Line, index: int) -> Event:
         if isinstance(line.fields, str):
             raise Invalid(line.fields)
         shape = HistoricView if kind == "view" else _KINDS[kind]
@@ -122,7 +122,7 @@ class Importer:
             raise Invalid(str(error)) from None
         received = self._clock.now_ms()
         if isinstance(sent, HistoricView):
-            return await self._view(tenant, sent, received)
+            return await self._view(tenant, sent, wire.timing(sent.viewed_at, received, index), line.number)
         assert isinstance(sent, ImpressionIn | ClickIn)
         banner = await self._number(tenant, "banner", sent.bannerPublicId)
         placement = await self._number(tenant, "placement", sent.placementPublicId)
@@ -131,24 +131,25 @@ class Importer:
         else:
             shown = await self._catalogue.banner(Found(tenant, banner))
             campaign = shown.campaign_id if shown is not None else None
+        time = wire.timing(sent.occurredAt, received, index)
         common = (
-            tenant, sent.correlationId, wire.occurred(sent.occurredAt, received), received, banner, placement, campaign,
+            tenant, sent.correlationId, time.at, received, banner, placement, campaign,
             sent.userId, sent.sessionId, sent.deviceType, sent.countryCode, sent.pageUrl, (IMPORTED,),
         )  # fmt: skip
         if isinstance(sent, ClickIn):
-            return Click(*common, sent.destinationUrl, sent.variant)
-        return Impression(*common, sent.referrerUrl, sent.variant)
+            return Click(*common, sent.destinationUrl, sent.variant, time.micros, line.number)
+        return Impression(*common, sent.referrerUrl, sent.variant, time.micros, line.number)
 
-    async def _view(self, tenant: int, sent: HistoricView, received: int) -> View:
-        number = await self._number(tenant, "banner", sent.banner_id)
-        banner = await self._catalogue.banner(Found(tenant, number))
+    async def _view(self, tenant: int, sent: HistoricView, time: Timing, number: int) -> View:
+        banner_id = await self._number(tenant, "banner", sent.banner_id)
+        banner = await self._catalogue.banner(Found(tenant, banner_id))
         long_enough = banner is not None and sent.view_duration_ms >= banner.z_duration_sec * 1000
-        at = wire.occurred(sent.viewed_at, received)
         placement = await self._number(tenant, "placement", sent.placement_id) if sent.placement_id else None
         return View(
-            tenant, sent.event_id, at, received, number, placement, banner.campaign_id if banner else None,
+            tenant, sent.event_id, time.at, time.received, banner_id, placement, banner.campaign_id if banner else None,
             sent.user_id, sent.session_id, None, None, None, (IMPORTED,), sent.device_id, sent.view_duration_ms,
-            sent.dismissed, sent.dismissed or long_enough, None, sent.viewable,
+            sent.dismissed, sent.dismissed or long_enough, None, sent.viewable, None,
+            time.micros, number,
         )  # fmt: skip
 
     async def _number(self, tenant: int, kind: Kind, public_id: Any) -> int:

@@ -18,7 +18,7 @@ from handbill.banners import store
 from handbill.banners.catalogue import Catalogue, Found, Kind
 from handbill.banners.rollup import Rollup
 from handbill.banners.schedule import Schedule
-from handbill.banners.wire import occurred
+from handbill.banners.wire import Timing, timing
 from handbill.events.model import Click, Dropped, Event, Impression, Reason
 from handbill.events.service import EventsService
 from handbill.infra.postgres import Database
@@ -100,8 +100,7 @@ class BannerTasks:
         event_id = sent.correlationId or job.id
         if job.name == RECORD_CLICK and not sent.destinationUrl:
             raise Unrecoverable("a click needs destinationUrl")
-        received = self._clock.now_ms()
-        at = occurred(sent.occurredAt, received)
+        time = timing(sent.occurredAt, self._clock.now_ms())
         banner = await self._number("banner", sent.bannerId, sent.bannerPublicId, None)
         if banner is None:
             raise Unrecoverable(f"{Reason.UNKNOWN_OBJECT}: there is no such banner")
@@ -109,10 +108,11 @@ class BannerTasks:
         placement = await self._number("placement", sent.placementId, sent.placementPublicId, tenant)
         if placement is None:
             kind = "click" if job.name == RECORD_CLICK else "impression"
-            await self._events.accept([Dropped(tenant, event_id, at, received, kind, str(Reason.UNKNOWN_OBJECT))])
+            dropped = Dropped(tenant, event_id, time.at, time.received, kind, str(Reason.UNKNOWN_OBJECT))
+            await self._events.accept([dropped])
             raise Unrecoverable(f"{Reason.UNKNOWN_OBJECT}: there is no such placement")
         campaign = await self._campaign(Found(tenant, number), sent)
-        await self._events.accept([_event(job.name, sent, event_id, at, received, tenant, number, placement, campaign)])
+        await self._events.accept([_event(job.name, sent, event_id, time, tenant, number, placement, campaign)])
         return "accepted"
 
     async def _campaign(self, banner: Found, sent: RecordPayload) -> int | None:
@@ -176,8 +176,7 @@ def _event(
     name: str,
     sent: RecordPayload,
     event_id: str,
-    at: int,
-    received: int,
+    time: Timing,
     tenant: int,
     banner: int,
     placement: tuple[int, int],
@@ -185,9 +184,9 @@ def _event(
 ) -> Event:
     country = sent.countryCode.upper()[:2] if sent.countryCode else None
     common = (
-        tenant, event_id, at, received, banner, placement[1], campaign, sent.userId, sent.sessionId,
+        tenant, event_id, time.at, time.received, banner, placement[1], campaign, sent.userId, sent.sessionId,
         sent.deviceType, country, sent.pageUrl, (),
     )  # fmt: skip
     if name == RECORD_CLICK:
-        return Click(*common, sent.destinationUrl or "")
-    return Impression(*common, sent.referrerUrl)
+        return Click(*common, sent.destinationUrl or "", None, time.micros, time.sequence)
+    return Impression(*common, sent.referrerUrl, None, time.micros, time.sequence)

@@ -19,7 +19,7 @@ from handbill.banners.catalogue import Catalogue, Found, Kind
 from handbill.banners.marks import BOT
 from handbill.banners.reporters import Reporters
 from handbill.banners.tokens import Token, Tokens, storable
-from handbill.banners.wire import Accepted, BatchAccepted, BatchData, ClickIn, ImpressionIn, Rejected
+from handbill.banners.wire import Accepted, BatchAccepted, BatchData, ClickIn, ImpressionIn, Rejected, Timing
 from handbill.events.model import HORIZON_DAYS, Click, Dropped, Event, Impression, Reason
 from handbill.events.service import EventsService
 from handbill.kit.agents import device_of, from_header, is_bot
@@ -83,7 +83,7 @@ class Tracking:
         check_type(request)
         await self._reporters.admit(request, _KINDS[kind])
         sent = wire.one(kind, request.body)
-        await self._events.accept([await self._event(request, sent, make)])
+        await self._events.accept([await self._event(request, sent, make, 0)])
 
     async def _many(self, request: FastRequest, kind: type[T], make: Make[T], what: str) -> FastReply:
         check_type(request)
@@ -95,12 +95,12 @@ class Tracking:
             try:
                 if isinstance(sent, Invalid):
                     raise sent
-                events.append(await self._event(request, sent, make))
+                events.append(await self._event(request, sent, make, place))
             except (Invalid, NotFound, Forbidden, UserTokenRequired) as error:
                 rejected.append(Rejected(place, error.code, error.detail, list(error.faults)))
         return await accept_batch(self._events, events, rejected, what)
 
-    async def _event(self, request: FastRequest, sent: T, make: Make[T]) -> Event:
+    async def _event(self, request: FastRequest, sent: T, make: Make[T], index: int) -> Event:
         known = self._catalogue.known
         found = known("banner", sent.bannerPublicId) or await self._found("banner", sent.bannerPublicId)
         placement = known("placement", sent.placementPublicId)
@@ -108,16 +108,15 @@ class Tracking:
             placement = await self._found("placement", sent.placementPublicId, found.tenant_id)
         campaign = await self._campaign(found, sent.campaignPublicId)
         token = self._token(found, sent)
-        received = self._clock.now_ms()
-        at = wire.occurred(sent.occurredAt, received)
-        if at < received - _HORIZON_MS:
+        time = wire.timing(sent.occurredAt, self._clock.now_ms(), index)
+        if time.at < time.received - _HORIZON_MS:
             raise too_old()
         await self._reporters.check_user(request, found.tenant_id, sent.userId, token)
         if asks_not_to_be_tracked(request) and await self._respected(found.tenant_id):
-            return Dropped(
-                found.tenant_id, sent.correlationId, at, received, _KINDS[type(sent)], str(Reason.DO_NOT_TRACK)
-            )
-        return make(sent, Place(found.tenant_id, found.id, placement.id, campaign), at, received, token, request)
+            kind = _KINDS[type(sent)]
+            reason = str(Reason.DO_NOT_TRACK)
+            return Dropped(found.tenant_id, sent.correlationId, time.at, time.received, kind, reason)
+        return make(sent, Place(found.tenant_id, found.id, placement.id, campaign), time, token, request)
 
     async def _campaign(self, banner: Found, sent: UUID | None) -> int | None:
         """The one that was sent, if it is the same tenant's; without any, the banner's own."""
@@ -166,7 +165,7 @@ class Place(msgspec.Struct, frozen=True, gc=False):
     campaign_id: int | None
 
 
-Make = Callable[[T, Place, int, int, Token | None, FastRequest], Event]
+Make = Callable[[T, Place, Timing, Token | None, FastRequest], Event]
 
 
 def check_type(request: FastRequest) -> None:
@@ -231,21 +230,21 @@ def _context(
     return session, *device_and_country(request, token, sent.deviceType, sent.countryCode)
 
 
-def _impression(
-    sent: ImpressionIn, of: Place, at: int, received: int, token: Token | None, request: FastRequest
-) -> Event:
+def _impression(sent: ImpressionIn, of: Place, time: Timing, token: Token | None, request: FastRequest) -> Event:
     session, device, country = _context(sent, token, request)
     return Impression(
-        of.tenant_id, sent.correlationId, at, received, of.banner_id, of.placement_id, of.campaign_id, sent.userId,
-        session, device, country, sent.pageUrl, marks_of(request), sent.referrerUrl, _variant(sent, token),
+        of.tenant_id, sent.correlationId, time.at, time.received, of.banner_id, of.placement_id, of.campaign_id,
+        sent.userId, session, device, country, sent.pageUrl, marks_of(request), sent.referrerUrl,
+        _variant(sent, token), time.micros, time.sequence,
     )  # fmt: skip
 
 
-def _click(sent: ClickIn, of: Place, at: int, received: int, token: Token | None, request: FastRequest) -> Event:
+def _click(sent: ClickIn, of: Place, time: Timing, token: Token | None, request: FastRequest) -> Event:
     session, device, country = _context(sent, token, request)
     return Click(
-        of.tenant_id, sent.correlationId, at, received, of.banner_id, of.placement_id, of.campaign_id, sent.userId,
-        session, device, country, sent.pageUrl, marks_of(request), sent.destinationUrl, _variant(sent, token),
+        of.tenant_id, sent.correlationId, time.at, time.received, of.banner_id, of.placement_id, of.campaign_id,
+        sent.userId, session, device, country, sent.pageUrl, marks_of(request), sent.destinationUrl,
+        _variant(sent, token), time.micros, time.sequence,
     )  # fmt: skip
 
 

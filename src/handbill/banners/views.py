@@ -83,7 +83,7 @@ class Views:
     async def view(self, request: FastRequest) -> FastReply:
         check_type(request)
         await self._reporters.admit(request, "view")
-        judged = await self._judge(request, wire.one(ViewIn, request.body))
+        judged = await self._judge(request, wire.one(ViewIn, request.body), 0)
         await self._events.accept([judged.event], await self._commands(judged))
         return FastReply(202, _RECORDED)
 
@@ -97,7 +97,7 @@ class Views:
             try:
                 if isinstance(sent, Invalid):
                     raise sent
-                judged.append(await self._judge(request, sent))
+                judged.append(await self._judge(request, sent, place))
             except (Invalid, NotFound, Forbidden, UserTokenRequired) as error:
                 rejected.append(_rejected(place, error))
         # Together, so that one statement looks up all that must be looked up.
@@ -125,7 +125,7 @@ class Views:
             lease=judged.lease,
         )
 
-    async def _judge(self, request: FastRequest, sent: ViewIn) -> Judged:
+    async def _judge(self, request: FastRequest, sent: ViewIn, index: int) -> Judged:
         found = await self._catalogue.find("banner", sent.banner_id)
         banner = await self._catalogue.banner(found) if found is not None else None
         if found is None or banner is None:
@@ -148,10 +148,12 @@ class Views:
             return Judged(dropped)
         counted, marks = self._counts(banner, sent, marks)
         device, country = device_and_country(request, read)
+        time = wire.timing(None, received, index)
         event = View(
-            found.tenant_id, sent.event_id, received, received, banner.id, placement, banner.campaign_id, sent.user_id,
+            found.tenant_id, sent.event_id, time.at, received, banner.id, placement, banner.campaign_id, sent.user_id,
             sent.session_id, device, country, None, marks, sent.device_id, sent.view_duration_ms, sent.dismissed,
             counted, read.variant if read is not None else None, sent.viewable, banner.z_duration_sec * 1000,
+            time.micros, time.sequence,
         )  # fmt: skip
         if not counted:
             return Judged(event)

@@ -16,7 +16,7 @@ from msgspec import Meta
 
 from handbill.banners.model import VariantKey
 from handbill.kit.bounds import CUSTOM_VALUE_MAX
-from handbill.kit.clock import to_ms
+from handbill.kit.clock import to_us
 from handbill.kit.errors import Fault, Invalid
 from handbill.kit.faults import MOST, faults_in, unknown_names
 from handbill.kit.untrusted_json import UNREADABLE, check_depth, without_unstorable
@@ -296,11 +296,24 @@ def _of_batch(kind: type[T], raw: bytes, at: str) -> T | Invalid:
             return error
 
 
-def occurred(when: datetime | None, received_ms: int) -> int:
-    """When it happened: as told, unless that is missing or lies in the future."""
-    if when is None:
-        return received_ms
-    return min(to_ms(when), received_ms)
+class Timing(msgspec.Struct, frozen=True, gc=False):
+    """When an event happened, to the microsecond, when it arrived, and what orders it among others of one time."""
+
+    at: int
+    micros: int
+    received: int
+    sequence: int
+
+
+def timing(when: datetime | None, received_ms: int, index: int = 0) -> Timing:
+    """An event's times from when it happened, as sent: unless that is missing or lies in the future.
+
+    `index` is its position in the request; without a time of its own it happened so many microseconds after arrival.
+    """
+    us = None if when is None else to_us(when)
+    if us is None or us // 1000 > received_ms:
+        us = received_ms * 1000 + index
+    return Timing(us // 1000, us % 1000, received_ms, index)
 
 
 def _refuse_unstorable(body: bytes) -> None:

@@ -9,6 +9,7 @@ An edge that is newer than every edge at its two people is appended; only a late
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -16,7 +17,7 @@ import msgspec
 
 from handbill.infra import sqlfiles
 from handbill.infra.postgres import Database, Tx, walk_within
-from handbill.kit.clock import from_ms, to_ms
+from handbill.kit.clock import from_us, to_us
 from handbill.kit.errors import NotFound
 from handbill.kit.telemetry import metrics
 from handbill.kit.turns import Turns
@@ -171,7 +172,7 @@ class Folder:
         if strays:
             await _mark(tx, tenant_id, sorted(strays))
         others = {each: people[each] for each in people.keys() - members}
-        appended = await _append(tx, tenant_id, sorted(told, key=lambda each: each[0].place), others, groups)
+        appended = await _append(tx, tenant_id, sorted(told, key=lambda each: each[0].sort_key), others, groups)
         # All at once: whoever writes ids locks them in one order.
         await _write_people(
             tx, tenant_id, {**done[0], **appended[0]}, {**done[1], **appended[1]}, {**done[2], **appended[2]}
@@ -254,7 +255,7 @@ async def _write_outcomes(
     if warned:
         await tx.execute(
             S.set_warnings, tenant_id, list(warned), [each.code.value for each in warned.values()],
-            [each.text for each in warned.values()], [from_ms(each.edge.at) for each in warned.values()],
+            [each.text for each in warned.values()], [from_us(each.edge.at) for each in warned.values()],
         )  # fmt: skip
     calm = [key for key in changed if not outcomes[key].refused]
     if calm:
@@ -274,7 +275,7 @@ async def _write_people(
     if changed:
         await tx.execute(S.lock_ids, tenant_id, changed)
         await tx.execute(
-            S.move_ids, tenant_id, changed, [now[each] for each in changed], [from_ms(seen[each]) for each in changed]
+            S.move_ids, tenant_id, changed, [now[each] for each in changed], [from_us(seen[each]) for each in changed]
         )
     gone = {one.person for one in known.values()} - set(people.values())
     if gone:
@@ -300,7 +301,7 @@ def _late(edge: Edge, people: Mapping[str, UUID], groups: Mapping[UUID, Group]) 
 
 
 def _known(rows: Iterable[Any]) -> dict[str, Known]:
-    return {row[0]: Known(row[1], to_ms(row[2]), None if row[3] is None else Packed(row[3], row[4])) for row in rows}
+    return {row[0]: Known(row[1], to_us(row[2]), None if row[3] is None else Packed(row[3], row[4])) for row in rows}
 
 
 def _by_person(known: Mapping[str, Known]) -> dict[UUID, list[str]]:
@@ -323,7 +324,7 @@ async def _contents(books: Iterable[Packed | None], first_seen: int, turns: Turn
         await turns.count(each.size)
     properties = as_json(merge((book, *waiting))).decode()
     await turns.count(len(properties))
-    return properties, from_ms(first_seen)
+    return properties, from_us(first_seen)
 
 
 def _named_at(edges: Iterable[Edge]) -> dict[str, int]:
@@ -335,18 +336,22 @@ def _named_at(edges: Iterable[Edge]) -> dict[str, int]:
 
 
 def _edge(row: Any) -> Edge:
-    at = to_ms(row["first_at"])
-    return Edge(EdgeKind(row["kind"]), row["source_id"], row["target_id"], at, row["first_event"])
+    order = Order(to_us(row["first_at"]), row["first_sequence"], row["first_event"])
+    return Edge(EdgeKind(row["kind"]), row["source_id"], row["target_id"], *order)
 
 
 def _group(row: Any) -> Group:
-    since = None if row["identified_at"] is None else Order(to_ms(row["identified_at"]), row["identified_event"])
-    last = None if row["last_edge_at"] is None else Order(to_ms(row["last_edge_at"]), row["last_edge_event"])
+    since = _order(row["identified_at"], row["identified_sequence"], row["identified_event"])
+    last = _order(row["last_edge_at"], row["last_edge_sequence"], row["last_edge_event"])
     return Group(row["named_by"], row["ids"], since, last)
 
 
-def _moment(order: Order | None) -> tuple[object, object]:
-    return (None, None) if order is None else (from_ms(order.at), order.event)
+def _order(at: datetime | None, sequence: int, event: str) -> Order | None:
+    return None if at is None else Order(to_us(at), sequence, event)
+
+
+def _moment(order: Order | None) -> tuple[object, object, object]:
+    return (None, 0, None) if order is None else (from_us(order.at), order.sequence, order.event)
 
 
 def _turned(rows: Sequence[Sequence[object]]) -> list[list[object]]:

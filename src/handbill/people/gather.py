@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from hashlib import blake2b
 from typing import Self
 
-from handbill.events.model import CapturedEvent
+from handbill.events.model import CapturedEvent, at_us
 from handbill.kit.turns import Turns
+from handbill.people.corrections import Corrections
 from handbill.people.definitions import Observations
 from handbill.people.model import Edge, EdgeKind, EdgeName, Order, illegal_side
 from handbill.people.properties import Cell, merge, said
@@ -20,21 +21,29 @@ Owner = tuple[int, str]
 
 
 class Gathered:
-    """Hot people are folded here: a thousand events of one person are one id, one book and a few edges."""
+    """Hot people are folded here: a thousand events of one person are one id, one book and a few edges.
 
-    def __init__(self, events: Iterable[CapturedEvent]) -> None:
+    Of `lowered`, copies of events that were counted before, only the smaller sequences are taken.
+    """
+
+    def __init__(self, events: Iterable[CapturedEvent], lowered: Iterable[CapturedEvent] = ()) -> None:
         self.ids: dict[Owner, int] = {}
         """Ids that events carry, with their first sighting. Those that only an edge names are the folding's."""
         self.edges: dict[tuple[int, EdgeName], Edge] = {}
         self.books: dict[Owner, dict[str, Cell]] = {}
         self.seen = Observations()
+        self.corrections: dict[Owner, Corrections] = {}
+        self.corrected_edges: dict[tuple[int, EdgeName], list[Edge]] = {}
+        """Edges of copies: which of them counts depends on what is stored."""
         for event in events:
             self._take(event)
+        for event in lowered:
+            self._take_lowered(event)
 
     def _take(self, event: CapturedEvent) -> None:
-        owner = (event.tenant, event.distinct_id)
-        self._id(owner, event.at)
-        edge = _edge(event)
+        owner, at = (event.tenant, event.distinct_id), at_us(event)
+        self._id(owner, at)
+        edge = _edge(event, at)
         if edge is not None:
             known = self.edges.get((event.tenant, edge.name))
             if known is None or edge.order < known.order:
@@ -44,16 +53,26 @@ class Gathered:
             return
         self.seen.person(event.tenant, event.at, event.received, event.set)
         self.seen.person(event.tenant, event.at, event.received, event.set_once)
-        book = said(Order(event.at, event.id), event.set, event.set_once, event.unset)
+        book = said(Order(at, event.sequence, event.id), event.set, event.set_once, event.unset)
         if book:
             self.books[owner] = merge((self.books[owner], book)) if owner in self.books else book
 
+    def _take_lowered(self, event: CapturedEvent) -> None:
+        owner, at = (event.tenant, event.distinct_id), at_us(event)
+        self.corrections.setdefault(owner, Corrections()).add(Order(at, event.sequence, event.id), event.set_once)
+        edge = _edge(event, at)
+        if edge is not None:
+            self.corrected_edges.setdefault((event.tenant, edge.name), []).append(edge)
+
     @classmethod
-    async def in_turns(cls, events: Iterable[CapturedEvent]) -> Self:
+    async def in_turns(cls, events: Iterable[CapturedEvent], lowered: Iterable[CapturedEvent] = ()) -> Self:
         """The same as of all events at once. Others have their turn on the loop: a large batch takes seconds."""
         gathered, turns = cls(()), Turns(size=TURN_BYTES)
         for event in events:
             gathered._take(event)
+            await turns.count(_json_bytes(event))
+        for event in lowered:
+            gathered._take_lowered(event)
             await turns.count(_json_bytes(event))
         return gathered
 
@@ -72,7 +91,7 @@ def edge_key(name: EdgeName) -> bytes:
     return blake2b("\0".join(name).encode(), digest_size=16).digest()
 
 
-def _edge(event: CapturedEvent) -> Edge | None:
+def _edge(event: CapturedEvent, at: int) -> Edge | None:
     if event.edge is not None:
         kind, source = event.edge.kind, event.edge.other
     elif event.name == IDENTIFY:
@@ -81,4 +100,4 @@ def _edge(event: CapturedEvent) -> Edge | None:
         return None
     if illegal_side(source) or illegal_side(event.distinct_id):
         return None
-    return Edge(kind, source, event.distinct_id, event.at, event.id)
+    return Edge(kind, source, event.distinct_id, at, event.sequence, event.id)

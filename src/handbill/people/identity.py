@@ -1,7 +1,7 @@
 """Identity as a fold: people are a function of the set of edges, whatever the order in which they arrived.
 
-All edges of a component are taken in the order of (event time, event id). The guard and the limit of ids are asked
-inside the fold, so that a late edge gets the answer it would have got in time. Three facts make it cheap:
+All edges of a component are taken in the order of (event time, sequence, event id). The guard and the limit of ids are
+asked inside the fold, so that a late edge gets the answer it would have got in time. Three facts make it cheap:
 
 * Groups only grow and never lose their name, so a second sighting of an edge changes nothing: its first one is enough.
 * Two components never touch: each is folded alone.
@@ -104,7 +104,7 @@ class History:
     @property
     def edges(self) -> tuple[Edge, ...]:
         """The first sighting of each edge, in order."""
-        return tuple(sorted(self._edges.values(), key=lambda edge: edge.place))
+        return tuple(sorted(self._edges.values(), key=lambda edge: edge.sort_key))
 
     @property
     def folding(self) -> Folding:

@@ -1,6 +1,6 @@
 """The words of this room: distinct ids, the edges between them, and the person an id belongs to.
 
-Everything here is ordered by (event time, event id), fixed once at the edge of the house. Arrival decides nothing.
+Everything here is ordered by (event time in microseconds, sequence, event id). Arrival decides nothing.
 """
 
 from __future__ import annotations
@@ -30,9 +30,14 @@ MAX_IDS = 1_000
 
 
 class Order(NamedTuple):
-    """When something was said, and by which event: the one order in which everything is folded."""
+    """Where an event stands among all others: the one order in which everything is folded.
+
+    `at` is in microseconds. `sequence` orders events of one time: by when their request was sent, then by the position
+    in it. Of an event's copies the smallest sequence counts.
+    """
 
     at: int
+    sequence: int
     event: str
 
 
@@ -44,7 +49,7 @@ KIND_DOCS: dict[EdgeKind, str] = {
 
 
 class EdgeName(NamedTuple):
-    """What an edge says. Saying it again is the same edge, seen again; its first sighting gives it its place."""
+    """What an edge says. Saying it again is the same edge, seen again; its first sighting gives it its order."""
 
     kind: EdgeKind
     source: str
@@ -58,6 +63,7 @@ class Edge(msgspec.Struct, frozen=True):
     source: str
     target: str
     at: int
+    sequence: int
     event: str
 
     @property
@@ -66,10 +72,10 @@ class Edge(msgspec.Struct, frozen=True):
 
     @property
     def order(self) -> Order:
-        return Order(self.at, self.event)
+        return Order(self.at, self.sequence, self.event)
 
     @property
-    def place(self) -> tuple[Order, EdgeName]:
+    def sort_key(self) -> tuple[Order, EdgeName]:
         """The order made total: one event id may have been used twice."""
         return self.order, self.name
 

@@ -1,15 +1,18 @@
 """Properties of an id and of a person: for each key the latest word and the earliest default.
 
-    S = the latest of {$set, $unset}        O = the earliest of $set_once        by (event time, event id)
+    S = the latest of {$set, $unset}        O = the earliest of $set_once        by (event time, sequence, event id)
     value = S if it was set, else O if O is later than the unset or nothing was ever set or unset
 
 Both are a maximum and a minimum, so books merge in any order and any number of times, and a person's book is simply
 its ids' books merged. Taking an id away again leaves exactly what the others said.
+
+A copy may give an event a smaller sequence later. O needs no more than itself then: a smaller sequence confirms it, or
+comes with a word of its own. S may lose to another event of its time, so the words of that time are kept beside it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -21,6 +24,17 @@ MAX_KEYS = 2_000
 MAX_NAME = 200
 MAX_VALUE = 8_192
 """Bytes of JSON. A longer value stays with its event and does not become part of a person."""
+MAX_TIES = 15
+MAX_TIE_VALUE = 1_024
+"""Words kept beside the latest one, and the bytes of their values.
+
+Kept are the winner W, whatever its size, and the greatest 15 of the other words that are small, by (sequence, event).
+That merges in any order: W of a union is the greater W of its parts; and a word that is among the 15 of a union has
+even fewer words above it in its part, where it therefore is W or among the 15. W of a part that loses is one more
+candidate if it is small, and none if it is not, just as if all words had come at once.
+Given up: who comes next when a copy lowers the sequence of a winner that more than 15 other events, or one with a
+longer value, share the microsecond with.
+"""
 
 # They change with every page and have columns of their own in the event store.
 NOISY = frozenset(
@@ -32,24 +46,34 @@ NOISY = frozenset(
 )  # fmt: skip
 
 
-class Word(msgspec.Struct, frozen=True, array_like=True, order=True):
+class Word(msgspec.Struct, frozen=True, array_like=True, order=True, gc=False):
     """What one event said about one key. Within one event an unset follows its sets; the value settles the rest."""
 
     at: int
+    sequence: int
     event: str
     unset: bool
     value: bytes
 
     @property
     def order(self) -> Order:
-        return Order(self.at, self.event)
+        return Order(self.at, self.sequence, self.event)
 
 
-class Cell(msgspec.Struct, frozen=True, array_like=True):
-    """All that must be remembered about one key."""
+class Cell(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """All that must be remembered about one key.
+
+    `ties` are other words of the time of `latest`, ascending, one for each event: a smaller sequence of the latest
+    makes one of them the latest.
+    """
 
     latest: Word | None = None
     default: Word | None = None
+    ties: tuple[Word, ...] = ()
+
+    def of_latest_time(self) -> tuple[Word, ...]:
+        """Ascending: the last one is the latest."""
+        return self.ties if self.latest is None else (*self.ties, self.latest)
 
     @property
     def value(self) -> bytes | None:
@@ -72,11 +96,11 @@ def said(
     book: dict[str, Cell] = {}
     for name, raw in _read(set_once):
         if raw != b"null":
-            book[name] = Cell(None, Word(order.at, order.event, False, raw))
+            book[name] = Cell(None, Word(*order, False, raw))
     for name, raw in _read(set_):
-        book[name] = Cell(Word(order.at, order.event, False, raw), book[name].default if name in book else None)
+        book[name] = Cell(Word(*order, False, raw), book[name].default if name in book else None)
     for name in filter(_welcome, names(unset)):
-        book[name] = Cell(Word(order.at, order.event, True, b""), book[name].default if name in book else None)
+        book[name] = Cell(Word(*order, True, b""), book[name].default if name in book else None)
     return book
 
 
@@ -93,7 +117,26 @@ def merge(books: Iterable[Book]) -> dict[str, Cell]:
 
 
 def both(one: Cell, other: Cell) -> Cell:
-    return Cell(_pick(max, one.latest, other.latest), _pick(min, one.default, other.default))
+    default = _earlier(one.default, other.default)
+    mine, theirs = one.latest, other.latest
+    if theirs is None or (mine is not None and mine.at > theirs.at):
+        return Cell(mine, default, one.ties)
+    if mine is None or theirs.at > mine.at:
+        return Cell(theirs, default, other.ties)
+    if mine == theirs and one.ties == other.ties:
+        return Cell(mine, default, one.ties)
+    return of_one_time((*one.of_latest_time(), *other.of_latest_time()), default)
+
+
+def of_one_time(words: Iterable[Word], default: Word | None) -> Cell:
+    """The cell of these words, which have one time: of each event the one with the smallest sequence counts."""
+    of_event: dict[str, Word] = {}
+    for word in words:
+        known = of_event.get(word.event)
+        of_event[word.event] = word if known is None else _counting(known, word)
+    *others, latest = sorted(of_event.values())
+    small = [word for word in others if len(word.value) <= MAX_TIE_VALUE]
+    return Cell(latest, default, tuple(small[-MAX_TIES:]))
 
 
 def values(book: Book) -> dict[str, bytes]:
@@ -111,10 +154,17 @@ def as_json(book: Book) -> bytes:
     return msgspec.json.encode({name: msgspec.Raw(value) for name, value in values(book).items()})
 
 
-def _pick(choose: Callable[[Word, Word], Word], one: Word | None, other: Word | None) -> Word | None:
+def _counting(one: Word, other: Word) -> Word:
+    """Which of two words of one event counts: that of the smaller sequence; what it says settles the rest."""
+    if one.sequence != other.sequence:
+        return one if one.sequence < other.sequence else other
+    return max(one, other)
+
+
+def _earlier(one: Word | None, other: Word | None) -> Word | None:
     if one is None or other is None:
         return one or other
-    return choose(one, other)
+    return min(one, other)
 
 
 def _read(raw: bytes | None) -> list[tuple[str, bytes]]:

@@ -13,6 +13,7 @@ from handbill.infra import sqlfiles
 from handbill.infra.postgres import Tx
 from handbill.people.model import Definition, EdgeKind, EdgeView, IdView, PersonView, WarningView
 from handbill.people.packed import Packed, unpack
+from handbill.people.properties import Word
 
 S = sqlfiles.load("handbill.people")
 LOOKED_AT = 20_000
@@ -90,11 +91,9 @@ class PeopleReader:
             return []
         told = []
         for name, cell in unpack(Packed(row["words"], row["moments"])).items():
-            for how, word in (("set", cell.latest), ("set_once", cell.default)):
-                if word is not None:
-                    value = None if word.unset else msgspec.json.decode(word.value)
-                    said = "unset" if word.unset else how
-                    told.append({"property": name, "said": said, "value": value, "at_ms": word.at, "event": word.event})
+            told += [_property_write(name, "set", word) for word in cell.of_latest_time()]
+            if cell.default is not None:
+                told.append(_property_write(name, "set_once", cell.default))
         return told
 
 
@@ -103,6 +102,18 @@ def _person(row: Any) -> PersonView:
         row["person_id"], row["named_by"], row["ids"], row["identified_at"], msgspec.json.decode(row["properties"]),
         row["created_at"], row["updated_at"],
     )  # fmt: skip
+
+
+def _property_write(name: str, kind: str, word: Word) -> dict[str, Any]:
+    return {
+        "property": name,
+        "said": "unset" if word.unset else kind,
+        "value": None if word.unset else msgspec.json.decode(word.value),
+        "at_ms": word.at // 1000,
+        "micros": word.at % 1000,
+        "sequence": word.sequence,
+        "event": word.event,
+    }
 
 
 def _has(properties: dict[str, Any], wanted: dict[str, Any]) -> bool:

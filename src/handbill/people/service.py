@@ -40,6 +40,7 @@ from handbill.people.model import (
     EdgeKind,
     EdgeView,
     Names,
+    Order,
     Outcome,
     PersonPage,
     PersonView,
@@ -139,8 +140,8 @@ class PeopleService:
     async def merge(self, tenant_id: int, source: str, target: str, *, actor: str) -> PersonPage:
         """Somebody decided that both are one person: an edge like those that clients send, with an id of our own."""
         check_sides(source, target)
-        now = self._clock.now_ms()
-        edge = Edge(EdgeKind.MERGE, source, target, now, f"operator:{self._ids.new().hex}")
+        order = Order(self._clock.now_ms() * 1000, 0, f"operator:{self._ids.new().hex}")
+        edge = Edge(EdgeKind.MERGE, source, target, *order)
         async with self._database.worker() as tx:
             if await self._said_already(tx, tenant_id, edge):
                 return await self._page_of(tx, tenant_id, target)

@@ -46,9 +46,7 @@ class PeopleSink:
         """Nothing must exist before the transaction."""
 
     async def write(self, tx: Tx, rows: Sequence[Row], lane: int, lowered: Sequence[Row] = ()) -> None:
-        gathered = await Gathered.in_turns(_captured(rows))
-        if not gathered.ids:
-            return
+        gathered = await Gathered.in_turns(_captured(rows), _captured(lowered))
         now_ms = self._clock.now_ms()
         folds = await store.write(tx, gathered, self._known.news(gathered.ids, now_ms))
         seen = gathered.seen.seen()
@@ -60,8 +58,8 @@ class PeopleSink:
         """Who they are now, for everybody about whom the batch said something new."""
         pending = next((each for each in self._pending if each.rows is survivors), None)
         if pending is None:  # another process wrote it and died
-            for tenant_id in sorted({event.tenant for event in _captured(survivors)}):
-                await self._keeper.settle(tenant_id)
+            for tenant_id in sorted({event.tenant for event in _captured([*survivors, *refused])}):
+                await self._keeper.settle(tenant_id)  # of the refused, too: a copy may have corrected the order
                 await self._named(tenant_id)
             return
         for tenant_id in sorted(pending.folds):

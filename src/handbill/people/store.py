@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 
 import msgspec
 
 from handbill.infra import sqlfiles
 from handbill.infra.postgres import Tx
-from handbill.kit.clock import from_ms
+from handbill.kit.clock import from_ms, from_us, to_us
 from handbill.kit.turns import Turns
+from handbill.people.corrections import correct_first_sighting
 from handbill.people.definitions import Name, Of, Seen
 from handbill.people.gather import Gathered, Owner, edge_key
-from handbill.people.model import Edge, person_id
+from handbill.people.model import Edge, EdgeName, Order, person_id
 from handbill.people.packed import Packed, pack, unpack
-from handbill.people.properties import Cell, as_json, merge
+from handbill.people.properties import Book, as_json, merge
 
 S = sqlfiles.load("handbill.people")
+Edges = dict[tuple[int, EdgeName], Edge]
 
 
 class Change(msgspec.Struct, frozen=True):
-    """A stored book as it must be now. Without `words` only its moments moved."""
+    """A stored book as it must be now. Without `words` only its moments moved, which may still change a value."""
 
     owner: Owner
     words: bytes | None
     moments: bytes
+    changes_value: bool
 
 
 class Books(msgspec.Struct, frozen=True):
@@ -41,20 +44,21 @@ async def write(tx: Tx, gathered: Gathered, asked: Mapping[Owner, int] | None = 
     id that was erased and is back must not have a book or an edge without being there itself. The books come before
     the question: an erasure that is about to take one is waited for. The answer is the tenants with something to fold.
     """
-    edges = await _new_edges(tx, gathered)
-    sides = {(tenant, side) for tenant, edge in edges for side in (edge.source, edge.target)}
+    corrected = await _corrected_edges(tx, gathered)
+    edges = _first_of([*await _new_edges(tx, gathered), *corrected])
+    sides = {(tenant, side) for (tenant, name) in edges for side in (name.source, name.target)}
     ids = gathered.ids
     if asked is not None:
         telling = gathered.books.keys() | (sides & ids.keys())
         ids = {**asked, **{owner: ids[owner] for owner in telling}}
-    books = await _write_books(tx, gathered.books, sides)
+    books = await _write_books(tx, gathered, sides)
     absent, earlier = await _news_of_ids(tx, ids)
     if edges:
-        await tx.execute(S.add_edges, *_columns([_edge_row(tenant, edge) for tenant, edge in edges], 7))
+        edges = await _add_edges(tx, edges, {(tenant, edge.name) for tenant, edge in corrected}, gathered)
     born = await _touch_ids(tx, absent | earlier, ids)
     alone = {owner for owner in born - sides if owner not in gathered.books or owner in books.fresh}
     marks = dict.fromkeys((books.changed | absent | earlier) - alone, False)
-    marks.update(dict.fromkeys(((tenant, edge.target) for tenant, edge in edges), True))
+    marks.update(dict.fromkeys(((tenant, name.target) for tenant, name in edges), True))
     marks.update(dict.fromkeys(born & sides, True))
     if marks:
         await tx.execute(S.mark_unfolded, *_columns([(*owner, marks[owner]) for owner in sorted(marks)], 3))
@@ -72,7 +76,7 @@ async def add_edge(tx: Tx, tenant_id: int, edge: Edge) -> None:
     sides = sorted({edge.source, edge.target})
     await tx.fetch(S.lock_books, [tenant_id] * len(sides), sides)
     await tx.execute(S.mark_unfolded, *_columns([(tenant_id, side, True) for side in sides], 3))
-    await tx.execute(S.add_edges, *_columns([_edge_row(tenant_id, edge)], 7))
+    await tx.execute(S.add_edges, *_columns([_edge_row(tenant_id, edge)], 8))
 
 
 async def write_definitions(tx: Tx, seen: Mapping[Name, Seen]) -> set[int]:
@@ -96,13 +100,13 @@ async def write_definitions(tx: Tx, seen: Mapping[Name, Seen]) -> set[int]:
     return fresh
 
 
-async def _write_books(tx: Tx, books: Mapping[Owner, Mapping[str, Cell]], sides: set[Owner]) -> Books:
+async def _write_books(tx: Tx, gathered: Gathered, sides: set[Owner]) -> Books:
     """New books first, then the stored ones, locked in order: two batches may wait here, but never in a circle.
 
     The sides of new edges are locked too. So of two batches, one that links an id and one that moves its moments, the
     later knows of the earlier, and marks the id.
     """
-    fresh: set[Owner] = set()
+    books, fresh = gathered.books, set[Owner]()
     if books:
         turns = Turns()
         rows: list[tuple[object, ...]] = []
@@ -111,29 +115,41 @@ async def _write_books(tx: Tx, books: Mapping[Owner, Mapping[str, Cell]], sides:
             rows.append((*owner, packed.words, packed.moments))
             await turns.count(packed.size, len(books[owner]))
         fresh = {(row[0], row[1]) for row in await tx.fetch(S.insert_books, *_columns(rows, 4))}
-    changes = await _changes(tx, sorted((books.keys() | sides) - fresh), books)
+    changes = await _changes(tx, sorted((books.keys() | gathered.corrections.keys() | sides) - fresh), gathered)
     if not changes:
         return Books(fresh, fresh)
     rows = [(*change.owner, change.words, change.moments) for change in changes]
     await tx.execute(S.update_books, *_columns(rows, 4))
-    # Alone, a person is changed by words only. Together, a newer moment can make one id's word win.
-    quiet = sorted(change.owner for change in changes if change.words is None)
+    # Alone, a person is changed by its values only. Together, a newer moment can make one id's word win.
+    quiet = sorted(change.owner for change in changes if not change.changes_value)
     linked = {(row[0], row[1]) for row in await tx.fetch(S.linked_ids, *_columns(quiet, 2))} if quiet else set()
-    return Books(fresh, fresh | linked | {change.owner for change in changes if change.words is not None})
+    return Books(fresh, fresh | linked | {change.owner for change in changes if change.changes_value})
 
 
-async def _changes(tx: Tx, owners: Sequence[Owner], books: Mapping[Owner, Mapping[str, Cell]]) -> list[Change]:
+async def _changes(tx: Tx, owners: Sequence[Owner], gathered: Gathered) -> list[Change]:
     """Which stored books say something else now. All of them stay locked until the batch commits."""
     changes, turns = [], Turns()
     for row in await tx.fetch(S.lock_books, *_columns(owners, 2)) if owners else ():
-        owner, known = owners[row["place"] - 1], Packed(row["words"], row["moments"])
-        if owner not in books:
+        owner, stored = owners[row["place"] - 1], Packed(row["words"], row["moments"])
+        if owner not in gathered.books and owner not in gathered.corrections:
             continue
-        now = pack(merge((unpack(known), books[owner])))
-        await turns.count(now.size, len(books[owner]))
-        if now != known:
-            changes.append(Change(owner, None if now.words == known.words else now.words, now.moments))
+        before = unpack(stored)
+        after = gathered.corrections[owner].apply(before) if owner in gathered.corrections else before
+        if owner in gathered.books:
+            after = merge((after, gathered.books[owner]))
+        await turns.count(stored.size, len(after))
+        if after != before:
+            changes.append(_change(owner, stored, before, after))
     return changes
+
+
+def _change(owner: Owner, stored: Packed, before: Book, after: Book) -> Change:
+    now = pack(after)
+    if now.words != stored.words:
+        return Change(owner, now.words, now.moments, True)
+    # The words are the same, but a default may have come to stand before an unset, or behind it.
+    unset = [name for name, cell in after.items() if cell.latest is not None and cell.latest.unset]
+    return Change(owner, None, now.moments, any(after[name].value != before[name].value for name in unset))
 
 
 async def _news_of_ids(tx: Tx, ids: Mapping[Owner, int]) -> tuple[set[Owner], set[Owner]]:
@@ -142,7 +158,7 @@ async def _news_of_ids(tx: Tx, ids: Mapping[Owner, int]) -> tuple[set[Owner], se
     earlier: set[Owner] = set()
     if ids:
         owners = list(ids)
-        rows = [(*owner, from_ms(ids[owner])) for owner in owners]
+        rows = [(*owner, from_us(ids[owner])) for owner in owners]
         for row in await tx.fetch(S.news_of_ids, *_columns(rows, 3)):
             (earlier if row["known"] else absent).add(owners[row["place"] - 1])
     return absent, earlier
@@ -152,7 +168,7 @@ async def _touch_ids(tx: Tx, owners: set[Owner], ids: Mapping[Owner, int]) -> se
     """Those that came into the world with this batch; another may have been quicker with some of them."""
     if not owners:
         return set()
-    rows = [(*owner, person_id(*owner), from_ms(ids[owner])) for owner in sorted(owners)]
+    rows = [(*owner, person_id(*owner), from_us(ids[owner])) for owner in sorted(owners)]
     return {(row[0], row[1]) for row in await tx.fetch(S.touch_ids, *_columns(rows, 4)) if row["born"]}
 
 
@@ -160,7 +176,7 @@ async def _write_alone(tx: Tx, alone: Sequence[Owner], gathered: Gathered, ids: 
     rows, turns = [], Turns()
     for owner in alone:
         properties = as_json(gathered.books.get(owner, {})).decode()
-        rows.append((owner[0], person_id(*owner), owner[1], properties, from_ms(ids[owner])))
+        rows.append((owner[0], person_id(*owner), owner[1], properties, from_us(ids[owner])))
         await turns.count(len(properties))
     await tx.execute(S.insert_alone, *_columns(rows, 5))
 
@@ -170,13 +186,56 @@ async def _new_edges(tx: Tx, gathered: Gathered) -> list[tuple[int, Edge]]:
     told = [(tenant, edge) for (tenant, _), edge in gathered.edges.items()]
     if not told:
         return []
-    rows = [(tenant, edge_key(edge.name), from_ms(edge.at), edge.event) for tenant, edge in told]
-    return [told[row["place"] - 1] for row in await tx.fetch(S.new_edges, *_columns(rows, 4))]
+    rows = [(tenant, edge_key(edge.name), from_us(edge.at), edge.sequence, edge.event) for tenant, edge in told]
+    return [told[row["place"] - 1] for row in await tx.fetch(S.new_edges, *_columns(rows, 5))]
+
+
+async def _corrected_edges(tx: Tx, gathered: Gathered) -> list[tuple[int, Edge]]:
+    """Stored edges whose first sighting comes earlier by a copy's smaller sequence."""
+    names = list(gathered.corrected_edges)
+    if not names:
+        return []
+    corrected = []
+    for row in await tx.fetch(S.first_sightings, *_columns([(tenant, edge_key(name)) for tenant, name in names], 2)):
+        tenant, name = names[row["place"] - 1]
+        stored = Order(to_us(row["first_at"]), row["first_sequence"], row["first_event"])
+        first = correct_first_sighting(stored, gathered.corrected_edges[tenant, name])
+        if first != stored:
+            corrected.append((tenant, Edge(name.kind, name.source, name.target, *first)))
+    return corrected
+
+
+def _first_of(edges: Iterable[tuple[int, Edge]]) -> Edges:
+    """The first sighting of each edge."""
+    first: Edges = {}
+    for tenant, edge in edges:
+        before = first.get((tenant, edge.name), edge)
+        first[tenant, edge.name] = min(before, edge, key=lambda each: each.order)
+    return first
+
+
+async def _add_edges(tx: Tx, edges: Edges, corrected: Set[tuple[int, EdgeName]], gathered: Gathered) -> Edges:
+    """Write edges, all in one statement and one order; those that are written.
+
+    An edge that was stored when its correction was worked out, and is inserted now, was erased in between. It goes
+    again, so that a copy brings nobody back; if the batch says it itself, it is that new edge.
+    """
+    rows = await tx.fetch(S.add_edges, *_columns([_edge_row(tenant, edge) for (tenant, _), edge in edges.items()], 8))
+    born = {(row["tenant_id"], row["edge_key"]) for row in rows if row["born"]}
+    erased = [(tenant, name) for tenant, name in corrected if (tenant, edge_key(name)) in born]
+    if not erased:
+        return edges
+    await tx.execute(S.drop_edges, *_columns([(tenant, edge_key(name)) for tenant, name in erased], 2))
+    again = {each: gathered.edges[each] for each in erased if each in gathered.edges}
+    if again:
+        await tx.execute(S.add_edges, *_columns([_edge_row(tenant, edge) for (tenant, _), edge in again.items()], 8))
+    return {**{each: edge for each, edge in edges.items() if each not in erased}, **again}
 
 
 def _edge_row(tenant_id: int, edge: Edge) -> tuple[object, ...]:
     return (
-        tenant_id, edge_key(edge.name), edge.kind.value, edge.source, edge.target, from_ms(edge.at), edge.event,
+        tenant_id, edge_key(edge.name), edge.kind.value, edge.source, edge.target, from_us(edge.at), edge.sequence,
+        edge.event,
     )  # fmt: skip
 
 

@@ -33,9 +33,12 @@ def collected(
     dialect: Dialect,
     key: str | None,
     items: Sequence[T | Reason | Refused],
-    make: Callable[[T, Warned], CapturedEvent],
+    make: Callable[[T, int, Warned], CapturedEvent],
 ) -> Parsed:
-    """Every event that can be made, where it stood, and what became of the others."""
+    """Every event that can be made, where it stood, and what became of the others.
+
+    `make` is given the part, its position in the request, and the list of what had to be left out.
+    """
     events: list[CapturedEvent] = []
     places: list[int] = []
     dropped: list[Note] = []
@@ -49,7 +52,7 @@ def collected(
             dropped.append(Note(index, item.reason, item.faults))
             continue
         try:
-            events.append(make(item, left_out))
+            events.append(make(item, index, left_out))
         except Refused as refused:
             dropped.append(Note(index, refused.reason))
         except UNREADABLE:  # nested so deeply that it could be read on one level of ours and not on the next

@@ -23,7 +23,7 @@ from handbill.events.dialects.canon import Moment, Refused, Terms
 from handbill.events.dialects.collect import Warned
 from handbill.events.dialects.own import ContextIn, Desk, EventIn, PersonIn, captured
 from handbill.events.dialects.reading import SMALL, WIDE, decoded, encode, mended, spliced, text
-from handbill.events.dialects.times import read_ms, skew
+from handbill.events.dialects.times import read_ms, request_time
 from handbill.events.model import NO_PROPERTIES, CapturedEvent
 from handbill.events.reasons import Reason
 from handbill.kit.untrusted_json import UNREADABLE
@@ -60,9 +60,9 @@ def flat_event(fields: Mapping[str, str], entry: str, moment: Moment, terms: Ter
         sent = _sent(fields, entry)
     except UNREADABLE:
         raise Refused(Reason.MALFORMED_PROPERTIES) from None
-    ahead = skew(read_ms(_number(fields.get("sent_at"))), moment.received)
-    desk = Desk(terms.tenant, terms.truncate_ip, moment, moment.received, ahead, None, None, large=True)
-    return msgspec.structs.replace(captured(desk, sent, warned), dialect=DIALECT)
+    time = request_time(read_ms(_number(fields.get("sent_at"))), moment.received, (sent.event_id,))
+    desk = Desk(terms.tenant, terms.truncate_ip, moment, moment.received, time, None, None, large=True)
+    return msgspec.structs.replace(captured(desk, sent, 0, warned), dialect=DIALECT)
 
 
 def _sent(fields: Mapping[str, str], entry: str) -> EventIn:

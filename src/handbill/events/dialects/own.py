@@ -46,7 +46,7 @@ from handbill.events.dialects.reading import (
     text,
     without_ip,
 )
-from handbill.events.dialects.times import fixed, read_ms, skew
+from handbill.events.dialects.times import RequestTime, fixed, read_ms, read_us, request_time
 from handbill.events.dialects.unpack import Steps, unpacking
 from handbill.events.reasons import Reason
 from handbill.kit.errors import Fault, Invalid
@@ -163,7 +163,7 @@ class Desk(msgspec.Struct, frozen=True):
     truncate: bool
     moment: Moment
     received: int
-    ahead: int
+    time: RequestTime
     ip: str | None
     user_agent: str | None
     large: bool  # only in a large body can one event be too large
@@ -205,11 +205,12 @@ def open_own(request: FastRequest, body: bytes, moment: Moment) -> Opened:
 
     def capture(terms: Terms) -> Parsed:
         received = moment.received
-        ahead = skew(read_ms(plain(sent.sent_at)), received)
+        ids = (each.event_id for each in events if not isinstance(each, Refused))
+        time = request_time(read_ms(plain(sent.sent_at)), received, ids)
         ip = address(request.client_ip, terms.truncate_ip)
         agent = text(headers.get(b"user-agent", b"").decode("utf-8", "replace"), WIDE)
         large = len(body) > PAYLOAD_BYTES
-        desk = Desk(terms.tenant, terms.truncate_ip, moment, received, ahead, ip, agent, large)
+        desk = Desk(terms.tenant, terms.truncate_ip, moment, received, time, ip, agent, large)
         return collected(Dialect.OWN, key, events, functools.partial(captured, desk))
 
     return Opened(Dialect.OWN, key, len(events), capture)
@@ -294,7 +295,7 @@ def _unknown_members(raw: Raw) -> list[Fault]:
     return faults[:MOST]
 
 
-def captured(desk: Desk, sent: EventIn, warned: Warned) -> CapturedEvent:
+def captured(desk: Desk, sent: EventIn, index: int, warned: Warned) -> CapturedEvent:
     name = sent.event
     if not name:
         raise Refused(Reason.MISSING_EVENT_NAME)
@@ -319,10 +320,11 @@ def captured(desk: Desk, sent: EventIn, warned: Warned) -> CapturedEvent:
         properties = without_ip(properties)
         changes = changes[0] and without_ip(changes[0]), changes[1] and without_ip(changes[1]), changes[2]
     there = sent.context or _NO_CONTEXT
+    at = _at(sent.timestamp, desk.time, index)
     return CapturedEvent(
         desk.tenant,
         event_id(sent.event_id) if sent.event_id else desk.moment.new_id(),
-        _at(sent.timestamp, desk),
+        at // 1000,
         desk.received,
         name,
         whose,
@@ -345,16 +347,20 @@ def captured(desk: Desk, sent: EventIn, warned: Warned) -> CapturedEvent:
         there.language or None,
         there.timezone or None,
         there.lib or None,
+        (),
+        at % 1000,
+        desk.time.first_sequence + index,
     )
 
 
-def _at(timestamp: str | int | float | None, desk: Desk) -> int:
+def _at(timestamp: str | int | float | None, time: RequestTime, index: int) -> int:
+    """In microseconds."""
     if timestamp is None:
-        return desk.received
-    at = read_ms(timestamp)
+        return time.received + index
+    at = read_us(timestamp)
     if at is None:
         raise Refused(Reason.INVALID_TIMESTAMP)
-    return fixed(at, desk.ahead, desk.received)
+    return fixed(at - time.ahead, time, index)
 
 
 def _look(properties: bytes) -> _InsideIn:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import binascii
 import functools
-from typing import Any
 
 import msgspec
 from msgspec import Raw
@@ -39,7 +38,7 @@ from handbill.events.dialects.reading import (
     plain,
     text,
 )
-from handbill.events.dialects.times import fixed, read_ms, skew
+from handbill.events.dialects.times import FUTURE_MS, RequestTime, fixed, read_ms, read_us, request_time
 from handbill.events.dialects.unpack import Steps, unpacking
 from handbill.events.reasons import Reason
 from handbill.kit.errors import Fault, Invalid
@@ -55,7 +54,7 @@ BATCH_MAX = 10_000
 _KEYS = ("api_key", "token", "$token")
 _KNOWN = frozenset(
     {"event", "distinct_id", "$distinct_id", "properties", "timestamp", "offset", "uuid", "$set", "$set_once", "$unset"}
-) | {*_KEYS, "sent_at"}
+) | {*_KEYS, "sent_at", "sentAt"}
 _OURS = ("hbw_", "hbs_")
 """How keys of ours begin. A query may have a `token` of its own that is none of them."""
 _OBJECT, _LIST = 0x7B, 0x5B
@@ -75,6 +74,7 @@ class _Root(msgspec.Struct, frozen=True, rename={"dollar_token": "$token"}):
     token: Raw = _NOTHING
     dollar_token: Raw = _NOTHING
     sent_at: Raw = _NOTHING
+    sentAt: Raw = _NOTHING
     historical_migration: Raw = _NOTHING
 
 
@@ -83,7 +83,7 @@ class _Whole(msgspec.Struct, frozen=True):
 
     items: list[Item]
     key: str | None
-    sent_at: Any
+    sent_at: int | None
     historical: bool
 
 
@@ -105,9 +105,9 @@ def open_posthog(request: FastRequest, body: bytes, moment: Moment) -> Opened:
     whole = _whole(body, query)
 
     def capture(terms: Terms) -> Parsed:
-        ahead = skew(_sent_at(whole.sent_at, query), moment.received)
+        time = _time(whole, query, moment.received)
         marks = (HISTORICAL,) if whole.historical else ()
-        desk = desk_of(request, moment, terms, Dialect.POSTHOG, ahead, marks)
+        desk = desk_of(request, moment, terms, Dialect.POSTHOG, time, marks)
         default = "$identify" if request.path.rstrip("/") == "/engage" else None
         parsed = collected(Dialect.POSTHOG, whole.key, whole.items, functools.partial(_captured, desk, default))
         return msgspec.structs.replace(parsed, beacon=query.get(b"beacon") == [b"1"])
@@ -170,7 +170,8 @@ def _whole(body: bytes, query: Query) -> _Whole:
     except UNREADABLE:
         raise bad_json() from None
     items = each(_part, raws)
-    return _Whole(items, _key(root, items, query), plain(root.sent_at), plain(root.historical_migration) is True)
+    sent_at = read_ms(plain(root.sent_at) or plain(root.sentAt))
+    return _Whole(items, _key(root, items, query), sent_at, plain(root.historical_migration) is True)
 
 
 def _part(raw: Raw) -> Sent:
@@ -204,14 +205,44 @@ def _said(item: Sent) -> str | None:
     return _first(*(item.fields.get(name) for name in _KEYS)) or text(item.inside.token)
 
 
-def _sent_at(value: Any, query: Query) -> int | None:
-    found = read_ms(value)
-    if found is None and b"_" in query and query[b"_"][0].isdigit():
-        found = read_ms(int(query[b"_"][0][:20]))
-    return found
+def _time(whole: _Whole, query: Query, received: int) -> RequestTime:
+    """By the query's `_`, which is new whenever a body is sent again, else by what the body says of its sending."""
+    events = [item for item in whole.items if isinstance(item, Sent)]
+    sent_at = None
+    if b"_" in query and query[b"_"][0].isdigit():
+        sent_at = read_ms(int(query[b"_"][0][:20]))
+    if sent_at is None:
+        sent_at = whole.sent_at
+    if sent_at is None:
+        times = (_sent_at(sent, received) for sent in events)
+        sent_at = max((each for each in times if each is not None), default=None)
+    return request_time(sent_at, received, (id_text(sent.fields.get("uuid")) for sent in events))
 
 
-def _captured(desk: Desk, default: str | None, sent: Sent, warned: Warned) -> CapturedEvent:
+def _sent_at(sent: Sent, received: int) -> int | None:
+    """When the client sent an event that tells its `$time` and how long ago that was; None for a far future."""
+    at, offset = _own_time(sent), _offset(sent, received)
+    if at is None or offset is None:
+        return None
+    sent_at = (at + offset) // 1000
+    return sent_at if sent_at <= received + FUTURE_MS else None
+
+
+def _own_time(sent: Sent) -> int | None:
+    """`$time`, by the client's clock, in microseconds."""
+    value = sent.inside.time
+    return read_us(value) if type(value) in (int, float) else None
+
+
+def _offset(sent: Sent, received: int) -> int | None:
+    """How long before it was sent the event happened, in microseconds."""
+    value = plain(sent.fields.get("offset"))
+    if (type(value) is int or type(value) is float) and abs(value) < received:
+        return round(value * 1000)
+    return None
+
+
+def _captured(desk: Desk, default: str | None, sent: Sent, index: int, warned: Warned) -> CapturedEvent:
     fields = sent.fields
     name = id_text(fields.get("event")) or default
     if name is None:
@@ -220,20 +251,23 @@ def _captured(desk: Desk, default: str | None, sent: Sent, warned: Warned) -> Ca
     identity = event_id(found) if found else desk.moment.new_id()
     rest = {key: raw for key, raw in fields.items() if key not in _KNOWN}
     extra = {"$extra": encode(rest)} if rest else {}
-    head = Head(identity, _at(sent, desk, warned), name[:NAME_CHARACTERS], whose(sent, cut=True), extra)
+    at, sequence = _at(sent, desk, index, warned), desk.time.first_sequence + index
+    head = Head(identity, at, sequence, name[:NAME_CHARACTERS], whose(sent, cut=True), extra)
     return captured(sent, head, desk, warned)
 
 
-def _at(sent: Sent, desk: Desk, warned: Warned) -> int:
-    received = desk.moment.received
-    ahead = 0 if sent.inside.ignore_sent_at is True else desk.ahead
+def _at(sent: Sent, desk: Desk, index: int, warned: Warned) -> int:
+    """In microseconds. `$time` counts before `offset`: that of a body which is sent again still is the first one's."""
+    time = desk.time
+    ahead = 0 if sent.inside.ignore_sent_at is True else time.ahead
     stamp = plain(sent.fields.get("timestamp"))
     if stamp is not None and stamp != "":
-        at = read_ms(stamp)
+        at = read_us(stamp)
         if at is not None:
-            return fixed(at, ahead, received)
+            return fixed(at - ahead, time, index)
         warned.append(Reason.TIME_UNREADABLE)
-    offset = plain(sent.fields.get("offset"))
-    if type(offset) in (int, float) and abs(offset) < received:
-        return fixed(received - int(offset), 0, received)
-    return received
+    at = _own_time(sent)
+    if at is not None:
+        return fixed(at - ahead, time, index)
+    offset = _offset(sent, desk.moment.received)
+    return time.received + index if offset is None else fixed(time.received - offset, time, index)

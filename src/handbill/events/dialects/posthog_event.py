@@ -34,6 +34,7 @@ from handbill.events.dialects.reading import (
     text,
     without_ip,
 )
+from handbill.events.dialects.times import RequestTime
 from handbill.events.reasons import Reason
 from handbill.kit.fast import FastRequest
 from handbill.kit.untrusted_json import UNREADABLE
@@ -66,6 +67,7 @@ class Inside(
         "timezone": "$timezone",
         "lib": "$lib",
         "ignore_sent_at": "$ignore_sent_at",
+        "time": "$time",
     },
 ):
     """The names inside properties that mean something to us; the others are passed over."""
@@ -93,6 +95,7 @@ class Inside(
     timezone: Any = None
     lib: Any = None
     ignore_sent_at: Any = None
+    time: Any = None
 
 
 class Sent(msgspec.Struct, frozen=True):
@@ -111,7 +114,7 @@ class Desk(msgspec.Struct, frozen=True):
     ip: str | None
     user_agent: str | None
     dialect: Dialect
-    ahead: int
+    time: RequestTime
     marks: tuple[str, ...] = ()
 
 
@@ -119,7 +122,8 @@ class Head(msgspec.Struct, frozen=True):
     """What the two versions find each in its own way."""
 
     id: str
-    at: int
+    at: int  # in microseconds
+    sequence: int
     name: str
     distinct_id: str
     extra: dict[str, bytes] = {}
@@ -132,11 +136,11 @@ _NO_INSIDE = Inside()
 
 
 def desk_of(
-    request: FastRequest, moment: Moment, terms: Terms, dialect: Dialect, ahead: int, marks: tuple[str, ...] = ()
+    request: FastRequest, moment: Moment, terms: Terms, dialect: Dialect, time: RequestTime, marks: tuple[str, ...] = ()
 ) -> Desk:
     agent = request.headers.get(b"user-agent", b"").decode("utf-8", "replace")
     ip = address(request.client_ip, terms.truncate_ip)
-    return Desk(terms, moment, ip, text(agent, WIDE), dialect, ahead, marks)
+    return Desk(terms, moment, ip, text(agent, WIDE), dialect, time, marks)
 
 
 def opened(fields: Fields) -> Sent:
@@ -161,7 +165,7 @@ def captured(sent: Sent, head: Head, desk: Desk, warned: Warned) -> CapturedEven
     return CapturedEvent(
         tenant=terms.tenant,
         id=head.id,
-        at=head.at,
+        at=head.at // 1000,
         received=desk.moment.received,
         name=head.name,
         distinct_id=head.distinct_id,
@@ -187,6 +191,8 @@ def captured(sent: Sent, head: Head, desk: Desk, warned: Warned) -> CapturedEven
         timezone=text(inside.timezone),
         lib=text(inside.lib) or head.lib,
         marks=desk.marks,
+        micros=head.at % 1000,
+        sequence=head.sequence,
     )
 
 

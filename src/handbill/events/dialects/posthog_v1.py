@@ -24,7 +24,7 @@ from handbill.events.dialects.reading import (
     plain,
     text,
 )
-from handbill.events.dialects.times import fixed, read_ms, skew
+from handbill.events.dialects.times import fixed, read_ms, read_us, request_time
 from handbill.events.dialects.unpack import Steps, unpacking
 from handbill.events.reasons import Reason
 from handbill.kit.errors import Fault, Invalid, Unsupported
@@ -102,9 +102,10 @@ def open_posthog_v1(request: FastRequest, body: bytes, moment: Moment) -> Opened
 
     def capture(terms: Terms) -> Parsed:
         sent_at = read_ms(stamp)
-        ahead = skew(read_ms(plain(root.created_at)) if sent_at is None else sent_at, moment.received)
+        sent_at = read_ms(plain(root.created_at)) if sent_at is None else sent_at
+        time = request_time(sent_at, moment.received, uuids)
         marks = (HISTORICAL,) if plain(root.historical_migration) is True else ()
-        desk = desk_of(request, moment, terms, Dialect.POSTHOG_V1, ahead, marks)
+        desk = desk_of(request, moment, terms, Dialect.POSTHOG_V1, time, marks)
         parsed = collected(Dialect.POSTHOG_V1, key, items, functools.partial(_captured, desk, sdk))
         return msgspec.structs.replace(parsed, ids=uuids)
 
@@ -147,7 +148,7 @@ def _marked(items: list[_Item | Reason], uuids: list[str | None]) -> list[_Item 
     return found
 
 
-def _captured(desk: Desk, sdk: str, item: _Item, warned: Warned) -> CapturedEvent:
+def _captured(desk: Desk, sdk: str, item: _Item, index: int, warned: Warned) -> CapturedEvent:
     fields = item.sent.fields
     name = plain(fields.get("event"))
     if not isinstance(name, str) or not name.strip():
@@ -160,7 +161,8 @@ def _captured(desk: Desk, sdk: str, item: _Item, warned: Warned) -> CapturedEven
     lib, _, version = sdk.partition("/")
     session = text(plain(fields.get("session_id")))
     extra = _extra(item, lib, version)
-    head = Head(event_id(uuid), _at(item, desk), name, whose(item.sent, cut=False), extra, session, text(lib))
+    at, sequence = _at(item, desk, index), desk.time.first_sequence + index
+    head = Head(event_id(uuid), at, sequence, name, whose(item.sent, cut=False), extra, session, text(lib))
     return captured(item.sent, head, desk, warned)
 
 
@@ -182,11 +184,11 @@ def _extra(item: _Item, lib: str, version: str) -> dict[str, bytes]:
     return {**found, "$extra": encode(rest)} if rest else found
 
 
-def _at(item: _Item, desk: Desk) -> int:
-    received = desk.moment.received
+def _at(item: _Item, desk: Desk, index: int) -> int:
+    """In microseconds."""
     stamp = plain(item.sent.fields.get("timestamp"))
-    at = read_ms(stamp) if isinstance(stamp, str) else None
+    at = read_us(stamp) if isinstance(stamp, str) else None
     if at is None:
         raise Refused(Reason.INVALID_TIMESTAMP)
     ignored = item.options.disable_skew_correction or item.sent.inside.ignore_sent_at is True
-    return fixed(at, 0 if ignored else desk.ahead, received)
+    return fixed(at - (0 if ignored else desk.time.ahead), desk.time, index)

@@ -44,7 +44,7 @@ from handbill.events.dialects.reading import (
     text,
     without_ip,
 )
-from handbill.events.dialects.times import fixed, read_ms, skew
+from handbill.events.dialects.times import RequestTime, fixed, read_ms, read_us, request_time, skew
 from handbill.events.dialects.unpack import Steps, unpacking
 from handbill.events.reasons import Reason
 from handbill.kit.fast import FastRequest
@@ -103,6 +103,7 @@ class _Desk(msgspec.Struct, frozen=True):
 
     terms: Terms
     moment: Moment
+    time: RequestTime
     sent_at: int | None
     ip: str | None
     user_agent: str | None
@@ -143,7 +144,9 @@ def open_segment(request: FastRequest, body: bytes, moment: Moment) -> Opened:
     def capture(terms: Terms) -> Parsed:
         agent = text(headers.get(b"user-agent", b"").decode("utf-8", "replace"), WIDE)
         ip = address(request.client_ip, terms.truncate_ip)
-        desk = _Desk(terms, moment, read_ms(plain(root.sentAt)), ip, agent, root.context, only)
+        sent_at = read_ms(plain(root.sentAt))
+        time = _time(sent_at, items, moment.received)
+        desk = _Desk(terms, moment, time, sent_at, ip, agent, root.context, only)
         return collected(Dialect.SEGMENT, key, items, functools.partial(_captured, desk))
 
     return Opened(Dialect.SEGMENT, key, len(items), capture)
@@ -176,13 +179,26 @@ def _inner(items: list[Fields | Reason]) -> str | None:
     return next((key for key in keys if key), None)
 
 
+def _time(sent_at: int | None, items: list[Fields | Reason], received: int) -> RequestTime:
+    """By the batch's `sentAt`, else by the greatest of its messages': one for all, so that positions order them."""
+    messages = [item for item in items if not isinstance(item, Reason)]
+    if sent_at is None:
+        times = (_sent_at(fields) for fields in messages)
+        sent_at = max((each for each in times if each is not None), default=None)
+    return request_time(sent_at, received, (id_text(fields.get("messageId")) for fields in messages))
+
+
+def _sent_at(fields: Fields) -> int | None:
+    return read_ms(plain(fields.get("sentAt")))
+
+
 def _part(raw: Raw) -> Fields:
     if len(raw) > MESSAGE_BYTES:
         raise Refused(Reason.EVENT_TOO_LARGE)
     return fields_of(raw)
 
 
-def _captured(desk: _Desk, fields: Fields, warned: Warned) -> CapturedEvent:
+def _captured(desk: _Desk, fields: Fields, index: int, warned: Warned) -> CapturedEvent:
     kind = desk.only or plain(fields.get("type"))
     if kind not in TYPES:
         raise Refused(Reason.UNKNOWN_TYPE)
@@ -200,10 +216,11 @@ def _captured(desk: _Desk, fields: Fields, warned: Warned) -> CapturedEvent:
     page, system, device, display, library = (
         _dict(part) for part in (there.page, there.os, there.device, there.screen, there.library)
     )
+    at = _at(fields, desk, index, warned)
     return CapturedEvent(
         tenant=desk.terms.tenant,
         id=event_id(found) if found else desk.moment.new_id(),
-        at=_at(fields, desk, warned),
+        at=at // 1000,
         received=desk.moment.received,
         name=_name(kind, fields),
         distinct_id=whose,
@@ -224,6 +241,8 @@ def _captured(desk: _Desk, fields: Fields, warned: Warned) -> CapturedEvent:
         language=text(there.locale),
         timezone=text(there.timezone),
         lib=text(library.get("name")),
+        micros=at % 1000,
+        sequence=desk.time.first_sequence + index,
     )
 
 
@@ -272,17 +291,19 @@ def _properties(kind: str, fields: Fields, context: Raw | None, desk: _Desk) -> 
     return spliced(own, extra) if extra else own
 
 
-def _at(fields: Fields, desk: _Desk, warned: Warned) -> int:
-    received = desk.moment.received
+def _at(fields: Fields, desk: _Desk, index: int, warned: Warned) -> int:
+    """In microseconds; a message's own `sentAt` counts before the batch's."""
+    time = desk.time
     stamp = plain(fields.get("originalTimestamp")) or plain(fields.get("timestamp"))
     if not stamp:
-        return received
-    at = read_ms(stamp)
+        return time.received + index
+    at = read_us(stamp)
     if at is None:
         warned.append(Reason.TIME_UNREADABLE)
-        return received
-    sent_at = read_ms(plain(fields.get("sentAt")))
-    return fixed(at, skew(desk.sent_at if sent_at is None else sent_at, received), received)
+        return time.received + index
+    sent_at = _sent_at(fields)
+    ahead = skew(desk.sent_at if sent_at is None else sent_at, desk.moment.received)
+    return fixed(at - ahead, time, index)
 
 
 def _edge(

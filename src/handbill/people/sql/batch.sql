@@ -47,11 +47,19 @@ order by t, p
 on conflict do nothing
 
 -- name: new_edges
-select place from unnest($1::int[], $2::bytea[], $3::timestamptz[], $4::text[]) with ordinality as u (t, k, at, ev, place)
+select place
+from unnest($1::int[], $2::bytea[], $3::timestamptz[], $4::bigint[], $5::text[]) with ordinality as u (t, k, at, sq, ev, place)
 where not exists (
     select from people.person_edges e
-    where e.tenant_id = t and e.edge_key = k and (e.first_at, e.first_event) <= (at, ev collate "C")
+    where e.tenant_id = t and e.edge_key = k
+        and (e.first_at, e.first_sequence, e.first_event) <= (at, sq, ev collate "C")
 )
+
+-- name: first_sightings
+-- Of edges that copies may correct. Whoever changes one meanwhile makes it earlier still, and add_edges compares again.
+select place, e.first_at, e.first_sequence, e.first_event
+from unnest($1::int[], $2::bytea[]) with ordinality as u (t, k, place)
+join people.person_edges e on e.tenant_id = t and e.edge_key = k
 
 -- name: mark_unfolded
 insert into people.unfolded (tenant_id, distinct_id, regroup, marked_at)
@@ -59,14 +67,22 @@ select t, d, r, now() from unnest($1::int[], $2::text[], $3::boolean[]) as u (t,
 
 -- name: add_edges
 insert into people.person_edges as known
-    (tenant_id, edge_key, kind, source_id, target_id, first_at, first_event, outcome)
-select t, k, kind, s, g, at, ev, 'unfolded'
-from unnest($1::int[], $2::bytea[], $3::text[], $4::text[], $5::text[], $6::timestamptz[], $7::text[])
-    as u (t, k, kind, s, g, at, ev)
+    (tenant_id, edge_key, kind, source_id, target_id, first_at, first_sequence, first_event, outcome)
+select t, k, kind, s, g, at, sq, ev, 'unfolded'
+from unnest($1::int[], $2::bytea[], $3::text[], $4::text[], $5::text[], $6::timestamptz[], $7::bigint[], $8::text[])
+    as u (t, k, kind, s, g, at, sq, ev)
 order by t, k
 on conflict (tenant_id, edge_key) do update
-set first_at = excluded.first_at, first_event = excluded.first_event, outcome = 'unfolded'
-where (excluded.first_at, excluded.first_event) < (known.first_at, known.first_event)
+set first_at = excluded.first_at, first_sequence = excluded.first_sequence, first_event = excluded.first_event,
+    outcome = 'unfolded'
+where (excluded.first_at, excluded.first_sequence, excluded.first_event)
+    < (known.first_at, known.first_sequence, known.first_event)
+returning tenant_id, edge_key, xmax = 0 as born
+
+-- name: drop_edges
+-- Edges that this transaction has just inserted and that nobody else has seen.
+delete from people.person_edges e using unnest($1::int[], $2::bytea[]) as u (t, k)
+where e.tenant_id = u.t and e.edge_key = u.k
 
 -- name: touch_ids
 -- New ids and earlier sightings in one statement, so that all who write ids lock them in one order. Of two batches with one

@@ -33,13 +33,14 @@ union
 select distinct tenant_id from people.followups where at < now() - $1::interval
 
 -- name: edges_unfolded
-select edge_key, kind, source_id, target_id, first_at, first_event, outcome, voided_at
+select edge_key, kind, source_id, target_id, first_at, first_sequence, first_event, outcome, voided_at
 from people.person_edges
 where tenant_id = $1 and target_id = any ($2::text[]) and outcome = 'unfolded'
 
 -- name: lock_people_of
 -- The people of these ids, in one order. Whoever changes a person holds its row.
-select p.person_id, p.named_by, p.ids, p.identified_at, p.identified_event, p.last_edge_at, p.last_edge_event
+select p.person_id, p.named_by, p.ids, p.identified_at, p.identified_sequence, p.identified_event, p.last_edge_at,
+    p.last_edge_sequence, p.last_edge_event
 from people.persons p
 where p.tenant_id = $1
   and p.person_id in (select d.person_id from people.distinct_ids d where d.tenant_id = $1 and d.distinct_id = any ($2::text[]))
@@ -97,7 +98,7 @@ where p.tenant_id = $1 and p.person_id = u.p and (p.properties, p.created_at) is
 
 -- name: lock_edges
 -- Every edge that a folding looks at or changes, in one statement and one order.
-select edge_key, kind, source_id, target_id, first_at, first_event, outcome, voided_at
+select edge_key, kind, source_id, target_id, first_at, first_sequence, first_event, outcome, voided_at
 from people.person_edges
 where tenant_id = $1 and (source_id = any ($2::text[]) or edge_key = any ($3::bytea[]))
 order by edge_key
@@ -136,22 +137,24 @@ where k.tenant_id = $1 and k.distinct_id = u.d collate "C"
 
 -- name: set_people
 insert into people.persons as known (
-    tenant_id, person_id, named_by, ids, identified_at, identified_event, last_edge_at, last_edge_event, properties,
-    created_at, updated_at
+    tenant_id, person_id, named_by, ids, identified_at, identified_sequence, identified_event, last_edge_at,
+    last_edge_sequence, last_edge_event, properties, created_at, updated_at
 )
-select $1, p, n, i, sa, se, la, le, j::jsonb, c, date_trunc('hour', now())
-from unnest($2::uuid[], $3::text[], $4::int[], $5::timestamptz[], $6::text[], $7::timestamptz[], $8::text[], $9::text[],
-    $10::timestamptz[]) as u (p, n, i, sa, se, la, le, j, c)
+select $1, p, n, i, ia, isq, ie, la, lsq, le, j::jsonb, c, date_trunc('hour', now())
+from unnest($2::uuid[], $3::text[], $4::int[], $5::timestamptz[], $6::bigint[], $7::text[], $8::timestamptz[],
+    $9::bigint[], $10::text[], $11::text[], $12::timestamptz[]) as u (p, n, i, ia, isq, ie, la, lsq, le, j, c)
 order by p
 on conflict (tenant_id, person_id) do update set
-    ids = excluded.ids, identified_at = excluded.identified_at, identified_event = excluded.identified_event,
-    last_edge_at = excluded.last_edge_at, last_edge_event = excluded.last_edge_event,
+    ids = excluded.ids, identified_at = excluded.identified_at, identified_sequence = excluded.identified_sequence,
+    identified_event = excluded.identified_event, last_edge_at = excluded.last_edge_at,
+    last_edge_sequence = excluded.last_edge_sequence, last_edge_event = excluded.last_edge_event,
     properties = excluded.properties, created_at = excluded.created_at, updated_at = excluded.updated_at
-where (known.ids, known.identified_at, known.identified_event, known.last_edge_at, known.last_edge_event,
-       known.properties, known.created_at)
+where (known.ids, known.identified_at, known.identified_sequence, known.identified_event, known.last_edge_at,
+       known.last_edge_sequence, known.last_edge_event, known.properties, known.created_at)
     is distinct from
-      (excluded.ids, excluded.identified_at, excluded.identified_event, excluded.last_edge_at, excluded.last_edge_event,
-       excluded.properties, excluded.created_at)
+      (excluded.ids, excluded.identified_at, excluded.identified_sequence, excluded.identified_event,
+       excluded.last_edge_at, excluded.last_edge_sequence, excluded.last_edge_event, excluded.properties,
+       excluded.created_at)
 
 -- name: drop_people
 delete from people.persons where tenant_id = $1 and person_id = any ($2::uuid[])

@@ -24,7 +24,7 @@ where tenant_id = $1 and edge_key in (
     join people.person_edges e on e.tenant_id = d.tenant_id and e.target_id = d.distinct_id
     where d.tenant_id = $1 and d.person_id = $2
 )
-order by first_at desc, first_event desc, edge_key limit 1000
+order by first_at desc, first_sequence desc, first_event desc, edge_key limit 1000
 
 -- name: edge
 select edge_key, kind, source_id, target_id, first_at, first_event, outcome, voided_at, voided_by
