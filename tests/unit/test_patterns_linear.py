@@ -89,6 +89,7 @@ TABLE: dict[str, tuple[int, tuple[Family, ...]]] = {
         BODY,
         (Family('\\"', "", ""), Family('\\"', "", "\\"), Family("x", "", "")),
     ),
+    "events.dialects.times._UUID7": (BODY, ()),
     "events.enrich._ESCAPES": (BODY, (Family("\\ud83d"), Family("\\u"))),
     "events.history._PARTITION": (OWN, (Family("1", "("),)),
     "fake_graph.messages._HOLE": (TEMPLATE, (Family("{{ "), Family(" ", "{{"), Family("a", "{{"), Family("{{a "))),
