@@ -47,8 +47,6 @@ class PeopleSink:
 
     async def write(self, tx: Tx, rows: Sequence[Row], lane: int, lowered: Sequence[Row] = ()) -> None:
         gathered = await Gathered.in_turns(_captured(rows), _captured(lowered))
-        if not gathered.ids and not gathered.corrections:
-            return
         now_ms = self._clock.now_ms()
         folds = await store.write(tx, gathered, self._known.news(gathered.ids, now_ms))
         seen = gathered.seen.seen()
