@@ -14,9 +14,12 @@ help: ## what can be made
 
 $(VENV)/.synced: requirements/dev.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Handbill needs Python 3.11 or newer; set PYTHON=/path/to/it"; exit 1; }
+	@echo "1/3 Making the virtual environment in $(VENV) (once; again only when the pins change)" >&2
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	@echo "2/3 Installing $$(grep -c == requirements/dev.txt) packages, the engines among them (about 1.2 GB)" >&2
 	@$(BIN)/uv pip sync --quiet --require-hashes requirements/dev.txt
+	@echo "3/3 Installing Handbill" >&2
 	@$(BIN)/uv pip install --quiet --no-deps --editable .
 	@touch $@
 
