@@ -4,6 +4,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+GENERATORS := .venv-generators
 # An image may switch byte code off for everybody; each of our many processes would then compile all code again.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -23,6 +24,11 @@ $(VENV)/.synced: requirements/dev.txt pyproject.toml
 	@$(BIN)/uv pip install --quiet --no-deps --editable .
 	@touch $@
 
+$(GENERATORS)/.synced: requirements/generators.txt $(VENV)/.synced
+	@test -x $(GENERATORS)/bin/python || $(PYTHON) -m venv --without-pip $(GENERATORS)
+	@$(BIN)/uv pip sync --quiet --require-hashes --python $(GENERATORS)/bin/python requirements/generators.txt
+	@touch $@
+
 up: $(VENV)/.synced ## start everything and print where to look
 	@$(BIN)/handbill up
 
@@ -35,7 +41,7 @@ check: $(VENV)/.synced ## lint, types, imports, our own lints: under a minute
 unit: $(VENV)/.synced ## the tests that need no engine
 	@$(BIN)/pytest -q tests/unit
 
-test: check ## everything that proves the laws, in short form
+test: check $(GENERATORS)/.synced ## everything that proves the laws, in short form
 	@$(BIN)/pytest -q -n 3 --dist worksteal tests
 
 docs: $(VENV)/.synced ## write the generated pages anew
@@ -48,6 +54,8 @@ pins: ## resolve the pinned files anew from pyproject.toml
 		$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --python-version 3.11 \
 			--override requirements/slim.override --extra telemetry $$group pyproject.toml -o requirements/$$set.txt || exit 1; \
 	done
+	@$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --python-version 3.11 \
+		--group generators -o requirements/generators.txt
 
 test-interop: $(VENV)/.synced ## Node producers, Node clients and Bull Board against us (needs Node)
 	@$(BIN)/python -m tests.interop
@@ -65,4 +73,4 @@ soak-%: $(VENV)/.synced
 	@$(BIN)/python -m tests.soak $(subst -,_,$*)
 
 clean: ## delete what was built, never data: `handbill reset` removes that, and asks first
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(GENERATORS) .mypy_cache .ruff_cache .pytest_cache .hypothesis
