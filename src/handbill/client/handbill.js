@@ -242,16 +242,20 @@ font-size:1.2rem;color:inherit;background:none}button:hover{background:#0001}`;
       if (!this.timer) this.flush();
     }
 
-    /** Fill every `[data-handbill]` by one decision. */
+    /** Fill every `[data-handbill]`: by one decision, or by one for each ten placements. */
     async start() {
       const slots = [...document.querySelectorAll("[data-handbill]")];
       const names = slots.map((slot) => slot.dataset.handbill);
       if (!slots.length) return;
       const many = slots.length > 10;
-      const placements = many ? [...new Set(names)].slice(0, 10) : names;
+      const placements = many ? [...new Set(names)] : names;
       const count = (name) => names.filter((it) => it === name).length;
       const limit = many ? Math.min(20, Math.max(...placements.map(count))) : 1;
-      const found = (await this.decide({ placements, limit })).map((one) => ({ ...one, banners: [...one.banners] }));
+      const found = [];
+      for (let at = 0; at < placements.length; at += 10) {
+        const some = await this.decide({ placements: placements.slice(at, at + 10), limit });
+        some.forEach((one, place) => (found[at + place] = { ...one, banners: [...one.banners] }));
+      }
       slots.forEach((slot, at) => {
         const one = found[many ? placements.indexOf(names[at]) : at];
         if (one) this.present(slot, { ...one, banners: one.banners.splice(0, 1) });
