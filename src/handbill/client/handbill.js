@@ -587,7 +587,7 @@ font-size:1.2rem;color:inherit;background:none}button:hover{background:#0001}`;
       const body = JSON.stringify(data);
       const headers = { "content-type": "application/json", "x-write-key": this.options.writeKey };
       if (this.token) headers.authorization = "Bearer " + this.token;
-      // Browsers refuse to keep more than 64 KiB alive.
+      // Browsers keep no more than 64 KiB alive.
       return fetch(this.at(path), { method: "POST", headers, body, keepalive: body.length < 2e4, ...more });
     }
 
@@ -596,7 +596,7 @@ font-size:1.2rem;color:inherit;background:none}button:hover{background:#0001}`;
     }
   }
 
-  /** An address that is safe in a page, or null. */
+  /** A safe address, or null. */
   function web(address, base) {
     try {
       const url = new URL(address || "none:", base);
