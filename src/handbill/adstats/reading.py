@@ -210,9 +210,11 @@ class Reading:
         check_range(start, end)
         async with self._database.tenant(tenant) as tx:
             accounts = await store.list_connections(tx, tenant, store.FIRST, MOST_ROWS)
-            late = [cadence.ends_late(start, one.time_zone) for one in accounts]
-            ids = [one.connection_id for one in accounts]
-            found = await tx.fetch(S.drift, tenant, start, end, level, ids, late)
+            zones = {one.time_zone for one in accounts}
+            late = {zone: cadence.late_spans(start, end, zone) for zone in zones}
+            spans = [(one.connection_id, *span) for one in accounts for span in late[one.time_zone]]
+            columns = [list(column) for column in zip(*spans, strict=True)] or [[], [], []]
+            found = await tx.fetch(S.drift, tenant, start, end, level, *columns)
         return [msgspec.convert(dict(row), Drift) for row in found]
 
     async def explain(self, tenant: int, entity: UUID, name: str, level: Level, day: date) -> Explained:
