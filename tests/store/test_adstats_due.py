@@ -57,7 +57,8 @@ async def test_an_account_that_has_no_token_yet_is_not_asked(database: Database,
     adstats = service(database, redis, clock)
     new = NewConnection("META", "7", "No token", "USD")
     account = await adstats.editor.create_connection(tenant, new, actor="test")
-    await adstats.editor.create_entity(tenant, NewEntity("CAMPAIGN", "One", account.connection_id), actor="test")
+    named = NewEntity("CAMPAIGN", "One", account.connection_id, external_id="11")
+    await adstats.editor.create_entity(tenant, named, actor="test")
     assert (await adstats.dispatch.tick(tenant)).jobs == []
     with pytest.raises(Invalid, match="no time zone"):  # the machine's own is another one on the next machine
         here = NewConnection("MOCK", "8", "Here", "USD", "localtime")

@@ -29,6 +29,9 @@ DAY = date(2026, 2, 19)
 TOKEN = "EAAB-secret-token"
 
 
+NO_IDS: tuple[object, ...] = (None, "", "None", "null", True, 1.5, -1, [], {"id": "11"}, "1 1", "١١", "1" * 65)
+
+
 def an_account() -> FakeAccount:
     tree = {"11": {"21": ["31", "32"], "22": ["33"]}, "12": {"23": []}}
     return FakeAccount("1000", TOKEN, tree=tree, budgets={"11": 10_000, "12": 5_050})
@@ -126,9 +129,9 @@ async def test_entities_that_the_platform_does_not_name_are_left_out() -> None:
     async def answer(request: web.Request) -> web.Response:
         edge = request.path.rpartition("/")[2]
         rows: dict[str, list[dict[str, object]]] = {
-            "campaigns": [{"name": "no id"}, {"id": None}, {"id": ""}, {"id": "11"}],
-            "adsets": [{"id": "21", "campaign_id": "11"}, {"id": "22"}],
-            "insights": [{"date_start": str(DAY)}, {"date_start": str(DAY), "campaign_id": None}],
+            "campaigns": [{"name": "no id"}, *({"id": value} for value in NO_IDS), {"id": "11"}],
+            "adsets": [{"id": "21", "campaign_id": "11"}, {"id": "22"}, {"id": "23", "campaign_id": "None"}],
+            "insights": [{"date_start": str(DAY)}, *({"date_start": str(DAY), "campaign_id": one} for one in NO_IDS)],
         }
         if request.method == "POST":
             return web.json_response({"report_run_id": "7"})

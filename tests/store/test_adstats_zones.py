@@ -75,7 +75,7 @@ async def test_drift_of_a_range_across_a_change_of_the_zone_is_that_of_a_plain_m
         row = RawStatRow(campaign, "x", day, Figures(Decimal(spend), 1))
         source = Source(tenant, shop.accounts[0], "CAMPAIGN", "USD", UUID(int=number + 1), moment)
         async with database.worker() as tx:
-            await pipeline.write(tx, source, [row], kind="CUMULATIVE", mode="latest")
+            await pipeline.write(tx, source, [row], pipeline.DayRules("CUMULATIVE", "latest"))
     for start in days:
         found = await adstats.reading.drift(tenant, start, end, "CAMPAIGN")
         got = {one.day: (int(one.first_spend), int(one.spend), one.beliefs, one.first_on, one.last_on) for one in found}

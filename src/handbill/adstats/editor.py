@@ -13,7 +13,6 @@ from msgspec import UNSET, structs
 
 from handbill.adstats import cadence, store
 from handbill.adstats.model import (
-    AD_SOURCE,
     Connection,
     ConnectionPatch,
     Entity,
@@ -52,6 +51,7 @@ class Editor:
         clock: Clock,
         ids: Ids,
         look_backs: Mapping[ProviderName, int],
+        ad_sources: Mapping[ProviderName, str],
     ) -> None:
         self._database = database
         self._audit = audit
@@ -59,6 +59,7 @@ class Editor:
         self._clock = clock
         self._ids = ids
         self._look_backs = look_backs
+        self._ad_sources = ad_sources
 
     # --- connections
 
@@ -204,6 +205,7 @@ class Editor:
                 raise _refused("connection_id", "a campaign names its connection and no parent")
             await self._sellpage_there(tx, tenant, new.sellpage_id)
             kept = found(await store.find_connection(tx, tenant, new.connection_id), "AD_CONNECTION")
+            self._check_external_id(kept.shown.provider, new.external_id)
             return kept.shown.connection_id, entity_id
         if new.parent_id is None or new.sellpage_id is not None:
             raise _refused("parent_id", "an ad set names its campaign, an ad its ad set, and neither a sellpage")
@@ -212,6 +214,8 @@ class Editor:
             raise _refused("parent_id", f"must be of type {ABOVE[new.entity_type]}")
         if new.connection_id not in (None, parent.connection_id):
             raise _refused("connection_id", "must be the parent's")
+        kept = found(await store.find_connection(tx, tenant, parent.connection_id), "AD_CONNECTION")
+        self._check_external_id(kept.shown.provider, new.external_id)
         return parent.connection_id, parent.campaign_id
 
     async def entity(self, tenant: int, entity: UUID) -> Entity:
@@ -248,7 +252,8 @@ class Editor:
             except ForeignKeyViolation:
                 raise _gone() from None
             if moved:
-                await store.roll_sellpages(tx, tenant, await store.campaign_days(tx, tenant, entity), AD_SOURCE)
+                days = await store.campaign_days(tx, tenant, entity)
+                await store.roll_sellpages(tx, tenant, days, self._ad_sources)
             await self._note(tx, tenant, actor, "ad_entity.change", entity, before, made)
         return made
 
@@ -257,6 +262,13 @@ class Editor:
     async def _sellpage_there(self, tx: Tx, tenant: int, page: UUID | None) -> None:
         if page is not None:
             found(await store.find_sellpage(tx, tenant, page), "SELLPAGE")
+
+    def _check_external_id(self, provider: ProviderName, external_id: str | None) -> None:
+        """A platform reports by its own ids: an entity without one would never have figures. The mock needs none."""
+        if external_id is None and provider != "MOCK":
+            raise _refused(
+                "external_id", "must be the platform's id of it; only an entity of a MOCK account needs none"
+            )
 
     def _sealed(self, tenant: int, connection: UUID, token: str | None) -> bytes | None:
         return None if token is None else self._seals.seal(token.encode(), place(tenant, connection))

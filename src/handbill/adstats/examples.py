@@ -143,10 +143,10 @@ STATS: dict[str, Any] = {
     "mode": "latest",
     "as_of": None,
 }
-_CONVERTED = {**_ROW, "sellpage_id": ID, "cr1": "0.019975", "cr2": "0.017021", "cr3": "0.024242"}
+_CONVERTED = {**_ROW, "sellpage_id": ID, "cr1": "0.019975", "cr2": "0.017021", "cr3": "0.024242", "ad_source": "META"}
 SELLPAGES: dict[str, Any] = {
     "rows": [_CONVERTED],
-    "totals": [{**_CONVERTED, "day": None, "sellpage_id": None}],
+    "totals": [{**_CONVERTED, "day": None, "sellpage_id": None, "ad_source": None}],
     "zones": ["Europe/Paris"],
     "exact_zone": True,
     "mode": "latest",

@@ -22,7 +22,6 @@ TokenState = Literal["none", "valid", "dead"]
 
 QUEUE = "stats-sync"
 JOB = "stats-sync"
-AD_SOURCE = "META"
 
 Name = Annotated[str, Meta(min_length=1, max_length=300)]
 Money = Annotated[Decimal, Meta(description="Not below 0, at most four places.")]

@@ -84,7 +84,7 @@ class AdstatsService:
         self.mode = mode
         self.syncing = Syncing(database, providers, seals, clock, ids, mode=mode)
         look_backs = {name: provider.look_back_days for name, provider in providers.items()}
-        self.editor = Editor(database, audit, seals, clock, ids, look_backs)
+        self.editor = Editor(database, audit, seals, clock, ids, look_backs, self.syncing.ad_sources)
         self.importer = Importer(database, self.syncing, audit, clock, ids)
         self.dispatch = Dispatch(database, jobs, audit, clock, ids, mode)
         self.reading = Reading(database, mode)

@@ -9,7 +9,18 @@ from uuid import UUID
 
 import msgspec
 
-from handbill.adstats.model import Backfill, Connection, Due, Entity, Level, RawStatRow, Sellpage, SyncJob, SyncState
+from handbill.adstats.model import (
+    Backfill,
+    Connection,
+    Due,
+    Entity,
+    Level,
+    ProviderName,
+    RawStatRow,
+    Sellpage,
+    SyncJob,
+    SyncState,
+)
 from handbill.infra import sqlfiles
 from handbill.infra.postgres import Tx
 from handbill.kit.token_ends import LISTED, SOON, EndingToken, TokenSummary
@@ -225,8 +236,8 @@ async def write_daily(
     return int(await tx.fetchval(S.write_daily, *head, entities, dates, add_up, increments))
 
 
-async def roll_sellpages(tx: Tx, tenant: int, days: Sequence[date], ad_source: str) -> int:
-    return int(await tx.fetchval(S.roll_sellpages, tenant, list(days), ad_source))
+async def roll_sellpages(tx: Tx, tenant: int, days: Sequence[date], ad_sources: Mapping[ProviderName, str]) -> int:
+    return int(await tx.fetchval(S.roll_sellpages, tenant, list(days), list(ad_sources), list(ad_sources.values())))
 
 
 async def note_synced(tx: Tx, source: Source, depth: tuple[bool, bool, bool], unmatched: int = 0) -> None:

@@ -75,6 +75,7 @@ class Syncing:
         self._clock = clock
         self._ids = ids
         self._mode = mode
+        self.ad_sources = {name: provider.ad_source for name, provider in providers.items()}
         self._months: set[date] = set()
 
     async def run(self, tenant: int, job: SyncJob, added: datetime | None = None) -> Ended:
@@ -167,7 +168,7 @@ class Syncing:
         depth = cadence.depth(question.date_from, question.date_to, now, shown.time_zone, shown.look_back_days)
         await self._make_months(days, now.date())
         async with self._database.worker() as tx:
-            written = await pipeline.write(tx, source, rows, kind=provider.kind, mode=self._mode)
+            written = await pipeline.write(tx, source, rows, self._rules(provider))
             await store.note_synced(tx, source, depth, len(question.strangers))
         metrics.ADSTATS_ROWS.labels("raw").inc(written.raw)
         metrics.ADSTATS_ROWS.labels("daily").inc(written.daily)
@@ -195,8 +196,11 @@ class Syncing:
             for level in provider.levels:
                 source = Source(tenant, shown.connection_id, level, shown.currency, self._ids.new(), self._clock.now())
                 async with self._database.worker() as tx:
-                    written += await pipeline.rebuild(tx, source, first, last, kind=provider.kind, mode=self._mode)
+                    written += await pipeline.rebuild(tx, source, first, last, self._rules(provider))
         return written
+
+    def _rules(self, provider: StatProvider) -> pipeline.DayRules:
+        return pipeline.DayRules(provider.kind, self._mode, self.ad_sources)
 
     def account(self, tenant: int, kept: Kept) -> Account:
         return self._opened(tenant, kept)

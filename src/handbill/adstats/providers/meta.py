@@ -30,6 +30,7 @@ from handbill.kit.untrusted_json import UNREADABLE
 
 LARGEST = 32 * 1024 * 1024
 CONNECTIONS = 100
+MAX_ID_DIGITS = 64
 _DAY = timedelta(days=1)
 _WHOLE = frozenset(("CLP", "COP", "CRC", "HUF", "IDR", "ISK", "JPY", "KRW", "PYG", "TWD", "VND"))
 """Meta's own list, which is not ISO's: there a forint has no hundredths, and a dinar no thousandths."""
@@ -62,6 +63,7 @@ class MetaProvider:
     """Raises Invalid for a base URL that is not https with a public host, unless the policy is `insecure`."""
 
     kind: Kind = "CUMULATIVE"
+    ad_source = "META"
     silence_is_zero = False  # what was deleted at Meta is no longer in its answers; its spend was spent all the same
     levels: tuple[Level, ...] = LEVELS
     look_back_days = 28
@@ -290,8 +292,9 @@ def _day(row: Mapping[str, Any]) -> date:
 
 
 def _id(value: Any) -> str:
-    """Empty where the platform names nothing."""
-    return "" if value is None else str(value)[:64]
+    """An id of the platform: digits. Empty where the platform sent none, or something that is not an id."""
+    text = str(value) if isinstance(value, str | int) else ""
+    return text if text.isascii() and text.isdigit() and len(text) <= MAX_ID_DIGITS else ""
 
 
 def _listed(row: Mapping[str, Any], level: Level, parent: str, currency: str) -> Listed:

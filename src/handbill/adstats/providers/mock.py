@@ -40,6 +40,7 @@ class Manners(msgspec.Struct, frozen=True):
 
 class MockProvider:
     kind: Kind = "CUMULATIVE"
+    ad_source = "META"
     silence_is_zero = True
     levels: tuple[Level, ...] = LEVELS
     look_back_days = 3

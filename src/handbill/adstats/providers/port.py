@@ -45,6 +45,8 @@ class StatProvider(Protocol):
     """A platform. An answer is complete or it is an error."""
 
     kind: Kind
+    ad_source: str
+    """Under which word the sellpages' days hold its figures."""
     silence_is_zero: bool
     """Whether an entity that an answer leaves out had nothing; else what is known of it stays."""
     levels: tuple[Level, ...]
