@@ -240,7 +240,7 @@ async def test_a_whole_account_from_import_to_sellpage_and_a_dead_token(
     async with meta(state, clock) as provider:
         adstats = service(database, redis, clock, providers={"META": provider, "MOCK": MockProvider(clock)})
         new = NewConnection("META", "1000", "Shop", "USD", access_token=TOKEN)
-        connection = await adstats.editor.create_connection(tenant, new, actor="test")
+        connection = await adstats.connections.create(tenant, new, actor="test")
         assert (connection.token_state, connection.look_back_days) == ("valid", 28)
         told = await adstats.importer.fetch(tenant, connection.connection_id, actor="test")
         assert (told.created, told.refused) == (8, [])
@@ -268,16 +268,14 @@ async def test_a_whole_account_from_import_to_sellpage_and_a_dead_token(
         ended = await adstats.syncing.run(tenant, shop.job(DAY, DAY, "CAMPAIGN"))
         assert len(ended.dead) == 1
         assert TOKEN not in ended.dead[0]
-        dead = await adstats.editor.connection(tenant, connection.connection_id)
+        dead = await adstats.connections.read(tenant, connection.connection_id)
         assert dead.token_state == "dead"
         assert (await adstats.syncing.run(tenant, shop.job(DAY, DAY, "CAMPAIGN"))).accounts == 0
         stranger = service(
             database, redis, clock, providers={"META": provider, "MOCK": provider}, seals=Sealer(b"x" * 32)
         )
         patch = ConnectionPatch(access_token="changed")
-        back = await adstats.editor.change_connection(
-            tenant, connection.connection_id, patch, version=None, actor="test"
-        )
+        back = await adstats.connections.change(tenant, connection.connection_id, patch, version=None, actor="test")
         assert (back.token_state, back.token_note) == ("valid", None)
         assert (await adstats.syncing.run(tenant, shop.job(DAY, DAY, "CAMPAIGN"))).dead == []
         closed = await stranger.syncing.run(tenant, shop.job(DAY, DAY, "CAMPAIGN"))

@@ -173,7 +173,7 @@ async def test_currencies_are_never_added_and_an_archived_campaign_keeps_its_las
     clock = FakeClock()
     adstats = service(database, redis, clock)
     shop = await a_shop(adstats, database, tenant, tree=((),))
-    dong = await adstats.editor.create_connection(
+    dong = await adstats.connections.create(
         tenant, NewConnection("MOCK", "2000", "Dong", "VND", "Asia/Ho_Chi_Minh"), actor="test"
     )
     new = NewEntity("CAMPAIGN", "Saigon", dong.connection_id, sellpage_id=shop.sellpages[0], budget=Decimal(2_500_000))
@@ -245,7 +245,7 @@ async def test_sellpages_keep_each_platform_under_its_own_word(database: Databas
     adstats = service(database, redis, clock, providers={"MOCK": meta, "META": other})
     shop = await a_shop(adstats, database, tenant, tree=((),))
     new = NewConnection("META", "5000", "Elsewhere", "USD", access_token="token")
-    elsewhere = (await adstats.editor.create_connection(tenant, new, actor="test")).connection_id
+    elsewhere = (await adstats.connections.create(tenant, new, actor="test")).connection_id
     campaign = NewEntity(
         "CAMPAIGN", "Elsewhere", elsewhere, sellpage_id=shop.sellpages[0], external_id="11", budget=Decimal(50)
     )
@@ -284,7 +284,7 @@ async def test_an_entity_without_the_id_of_its_platform_is_refused(
 ) -> None:
     adstats = service(database, redis, FakeClock())
     new = NewConnection("META", "5000", "Shop", "USD")
-    account = (await adstats.editor.create_connection(tenant, new, actor="test")).connection_id
+    account = (await adstats.connections.create(tenant, new, actor="test")).connection_id
     with pytest.raises(Invalid) as refused:
         await adstats.editor.create_entity(tenant, NewEntity("CAMPAIGN", "No id", account), actor="test")
     assert [fault.field for fault in refused.value.faults] == ["external_id"]

@@ -27,8 +27,12 @@ def _zones() -> frozenset[str]:
     return frozenset(zoneinfo.available_timezones()) - {"localtime", "posixrules", "Factory"}
 
 
+def is_zone(name: str) -> bool:
+    return name in _zones()
+
+
 def check_zone(name: str, field: str) -> None:
-    if name not in _zones():
+    if not is_zone(name):
         raise Invalid(f"{name!r} is no time zone we know.", faults=[Fault(field, "an IANA name, like Europe/Paris")])
 
 

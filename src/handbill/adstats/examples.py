@@ -12,8 +12,6 @@ NEW_CONNECTION: dict[str, Any] = {
     "provider": "META",
     "external_id": "1234567890",
     "name": "Shop, Europe",
-    "currency": "EUR",
-    "time_zone": "Europe/Paris",
     "access_token": "EAAB...",
 }
 CONNECTION: dict[str, Any] = {
@@ -31,6 +29,7 @@ CONNECTION: dict[str, Any] = {
     "token_changed_at": _AT,
     "token_ends_at": None,
     "token_checked_at": None,
+    "verified_at": _AT,
     "version": 1,
     "created_at": _AT,
     "updated_at": _AT,
