@@ -9,6 +9,7 @@ from typing import Any
 import aiohttp
 
 from handbill.fake_graph.app import FakeGraph
+from handbill.fake_graph.model import AdAccount, Config
 from handbill.infra.postgres import Database
 from handbill.infra.redis import Redis
 from handbill.tenants.model import NewKey
@@ -17,6 +18,7 @@ from tests.kit.http import Api
 from tests.kit.processes import HANDBILL, environment, handbill, process
 
 PATH = "/admin/ad-connections"
+TOKEN = "EAABsecretofthisaccount"
 
 
 async def command(env: dict[str, str], *args: str, token: str = "") -> tuple[int, str]:
@@ -30,7 +32,7 @@ async def command(env: dict[str, str], *args: str, token: str = "") -> tuple[int
 
 
 def account(**fields: str) -> dict[str, str]:
-    return {"provider": "META", "external_id": "1000", "name": "Shop", "access_token": "fake", **fields}
+    return {"provider": "META", "external_id": "1000", "name": "Shop", "access_token": TOKEN, **fields}
 
 
 async def test_accounts_are_read_refused_corrected_and_made_again(
@@ -39,7 +41,7 @@ async def test_accounts_are_read_refused_corrected_and_made_again(
     tenants = TenantService(database, redis, seal_key=b"s" * 32)
     key = (await tenants.create_key(tenant, NewKey("secret", "all", scopes=["*"]), actor="test")).key
     await tenants.stop()
-    graph = FakeGraph()
+    graph = FakeGraph(Config(ad_accounts=(AdAccount("1000", TOKEN, "USD", "America/New_York"),)))
     await graph.start()
     env = {**handbill_env, "HANDBILL_ADSTATS__META_URL": graph.url}
     try:
@@ -50,7 +52,7 @@ async def test_accounts_are_read_refused_corrected_and_made_again(
             await by_command_line(env, str(tenant), made)
             await graph.stop()
             await unreachable(api, key, made)
-            assert "fake" not in running.output
+            assert TOKEN not in running.output
     finally:
         await graph.stop()
 
@@ -63,7 +65,7 @@ async def connected(api: Api, key: str) -> str:
     reply = await api("POST", PATH, key=key, json=account(currency="EUR", time_zone="Europe/Paris"))
     assert reply.status == 201, reply.body
     made: dict[str, Any] = reply.json()
-    assert (made["currency"], made["time_zone"]) == ("USD", "UTC")
+    assert (made["currency"], made["time_zone"]) == ("USD", "America/New_York")
     assert made["verified_at"]
     own = f"{PATH}/{made['connection_id']}"
     (await api("PATCH", own, key=key, json={"currency": "EUR"})).problem(409, "AD_ACCOUNT_DIFFERS")
@@ -84,8 +86,8 @@ async def connected(api: Api, key: str) -> str:
 async def by_command_line(env: dict[str, str], tenant: str, made: str) -> None:
     named = ("--account", "1000", "--name", "Shop")
     taken, wrong, mock, bare = await asyncio.gather(
-        command(env, "connect", tenant, *named, token="fake"),
-        command(env, "connect", tenant, "--account", "3000", "--name", "Shop", token="fake"),
+        command(env, "connect", tenant, *named, token=TOKEN),
+        command(env, "connect", tenant, "--account", "3000", "--name", "Shop", token=TOKEN),
         command(env, "connect", tenant, *named, "--provider", "MOCK", "--currency", "SEK"),
         command(env, "connect", tenant, "--account", "7", "--name", "Shop", "--provider", "MOCK"),
     )
@@ -101,7 +103,7 @@ async def by_command_line(env: dict[str, str], tenant: str, made: str) -> None:
     differs = await command(env, "correct", tenant, made, "--currency", "NOK")
     assert json.loads(differs[1])["error"]["code"] == "AD_ACCOUNT_DIFFERS"
     assert (await command(env, "disconnect", tenant, made))[0] == 0
-    back = json.loads((await command(env, "connect", tenant, *named, token="fake"))[1])
+    back = json.loads((await command(env, "connect", tenant, *named, token=TOKEN))[1])
     assert (back["connection_id"], back["currency"]) == (made, "USD")
     code, listed = await handbill("adstats", "accounts", tenant, env=env)
     assert code == 0

@@ -9,12 +9,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 from typing import Any
 
 from aiohttp import web
+
+from handbill.fake_graph.model import AdAccount
 
 Row = dict[str, Any]
 Figures = Callable[[str, str, date], Row | None]
@@ -72,10 +74,13 @@ class InsightsState:
     calls: list[str] = field(default_factory=list)
 
 
-def demo() -> InsightsState:
-    """One account to try things with: number 1000, token `fake`, two campaigns."""
+def demo(accounts: Iterable[AdAccount]) -> InsightsState:
+    """Accounts to try things with, of two campaigns each."""
     tree = {"11": {"21": ["31", "32"], "22": ["33"]}, "12": {"23": ["34"]}}
-    return InsightsState({"1000": FakeAccount("1000", "fake", tree=tree, budgets={"11": 10_000, "12": 5_000})})
+    budgets = {"11": 10_000, "12": 5_000}
+    return InsightsState(
+        {one.id: FakeAccount(one.id, one.token, one.currency, one.time_zone, tree, budgets) for one in accounts}
+    )
 
 
 def routes(state: InsightsState) -> list[web.RouteDef]:
