@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from uuid import UUID
 
 import pytest
 
-from handbill.adstats import store
+from handbill.adstats import accounts, store
 from handbill.adstats.model import LEVELS, Connection, ConnectionPatch, NewConnection
 from handbill.adstats.providers.meta import MetaProvider
 from handbill.adstats.providers.mock import MockProvider
@@ -20,7 +21,7 @@ from handbill.adstats.service import AdstatsService
 from handbill.fake_graph.insights import FakeAccount, InsightsState
 from handbill.infra.postgres import Database
 from handbill.infra.redis import Redis
-from handbill.kit.errors import HandbillError, Invalid, PreconditionFailed
+from handbill.kit.errors import Busy, Conflict, HandbillError, Invalid, PreconditionFailed
 from tests.kit.adstats import FakeClock, Shop, a_shop, service, state, synced
 from tests.store.test_adstats_meta import TOKEN, an_account, meta
 
@@ -126,7 +127,9 @@ async def test_while_the_platform_cannot_be_asked_the_account_is_unverified_unti
         at.graph.faults.append(dict(fault))
         made = await at.connect(currency="EUR", time_zone="Asia/Tokyo")
         assert (made.currency, made.time_zone, made.verified_at) == ("EUR", "Asia/Tokyo", None)
-        await at.adstats.importer.fetch(tenant, made.connection_id, actor="test")
+        at.graph.faults.append(dict(fault))
+        with pytest.raises(Busy):  # whether budgets have cents is the currency's affair
+            await at.adstats.importer.fetch(tenant, made.connection_id, actor="test")
         at.graph.faults.extend(dict(fault) for _ in LEVELS)
         assert len(await at.sync()) == len(LEVELS)  # nothing is read in a zone that may be wrong
         assert (await at.only()).verified_at is None
@@ -134,6 +137,8 @@ async def test_while_the_platform_cannot_be_asked_the_account_is_unverified_unti
         verified = await at.only()
         assert (verified.currency, verified.time_zone) == ("SEK", "Europe/Stockholm")
         assert verified.verified_at == at.clock.now()
+        await at.adstats.importer.fetch(tenant, made.connection_id, actor="test")
+        assert await at.sync() == []
         answer = await at.adstats.reading.stats(tenant, StatsQuery(DAY, NEXT))
         assert [row.currency for row in answer.totals] == ["SEK"]
 
@@ -232,6 +237,37 @@ async def test_a_deleted_connection_is_made_again_with_its_history(
         assert await at.sync() == []
         assert await state(database, tenant) == before
         assert await at.refused(at.connect()) == "AD_ACCOUNT_TAKEN"
+
+
+async def test_of_two_who_make_a_deleted_connection_again_one_does(
+    database: Database, redis: Redis, tenant: int
+) -> None:
+    adstats = service(database, redis, FakeClock())
+    new = NewConnection("MOCK", "1000", "Shop", "USD")
+    made = await adstats.connections.create(tenant, new, actor="test")
+    await adstats.connections.delete(tenant, made.connection_id, version=None, actor="test")
+    results = await asyncio.gather(
+        *(adstats.connections.create(tenant, new, actor="test") for _ in range(4)), return_exceptions=True
+    )
+    again = [one for one in results if isinstance(one, Connection)]
+    assert [one.connection_id for one in again] == [made.connection_id]
+    assert {one.code for one in results if isinstance(one, Conflict)} == {"AD_ACCOUNT_TAKEN"}
+
+
+class Silent(MockProvider):
+    async def read_account(self, account: Account) -> AccountFacts:
+        await asyncio.Event().wait()
+        raise AssertionError("never set")
+
+
+async def test_a_platform_that_never_answers_leaves_the_account_unverified(
+    database: Database, redis: Redis, tenant: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(accounts, "READ_TIMEOUT_S", 0.01)
+    silent = Silent(FakeClock())
+    adstats = service(database, redis, FakeClock(), providers={"MOCK": silent, "META": silent})
+    new = NewConnection("META", "1000", "Shop", "USD", access_token="token")
+    assert (await adstats.connections.create(tenant, new, actor="test")).verified_at is None
 
 
 async def test_a_connection_made_again_with_another_currency_takes_its_days_along(

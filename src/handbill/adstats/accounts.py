@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Protocol
@@ -26,6 +27,8 @@ from handbill.kit.errors import Broken, Conflict
 from handbill.tenants.service import Audit
 
 CHECK_INTERVAL = timedelta(days=1)
+READ_TIMEOUT_S = 15.0
+"""A person waits for the answer; after it the account is connected unverified."""
 
 
 class Seals(Protocol):
@@ -80,7 +83,8 @@ class Accounts:
         if not account.token and self._providers[name].needs_token:
             return None
         try:
-            return await self._providers[name].read_account(account)
+            async with asyncio.timeout(READ_TIMEOUT_S):
+                return await self._providers[name].read_account(account)
         except TokenDead as error:
             raise Conflict(
                 f"The platform refuses the token: {error}. Nothing was changed.", code="AD_TOKEN_DEAD"
@@ -91,7 +95,7 @@ class Accounts:
                 "Check the account's number, and that the token's user may read it.",
                 code="AD_ACCOUNT_UNREADABLE",
             ) from None
-        except ProviderError:
+        except (ProviderError, TimeoutError):
             return None
 
     async def write(self, tx: Tx, tenant_id: int, before: Connection, wanted: Connection, sealed: bytes | None) -> Kept:

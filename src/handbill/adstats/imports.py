@@ -95,6 +95,7 @@ class Importer:
             kept = found(await store.find_connection(tx, tenant, connection), "AD_CONNECTION")
         provider = self._accounts.provider(kept.shown.provider)
         try:
+            kept = await self._accounts.verify(tenant, kept)  # budgets are in the account's currency
             listed = await provider.list_entities(self._accounts.open(tenant, kept))
         except TokenDead as error:
             raise Conflict(f"The account must be connected again: {error}.", code="AD_TOKEN_DEAD") from None
