@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from handbill.adstats import cadence, table
 from handbill.adstats.model import Due, SyncJob
+from handbill.adstats.providers.mock import visible
 from handbill.jobs import wire
 from handbill.jobs.backoff import delay_ms
 from handbill.jobs.defaults import defaults_of
@@ -127,3 +128,17 @@ def test_spans_hold_the_days_that_end_late_and_no_others(zone: str, start: date,
 def test_the_azores_end_their_days_late_in_winter_only() -> None:
     spans = cadence.late_spans(date(2026, 1, 1), date(2027, 1, 1), "Atlantic/Azores")
     assert spans == [(date(2026, 1, 1), date(2026, 3, 28)), (date(2026, 10, 25), date(2026, 12, 31))]
+
+
+@given(st.sampled_from(ZONES), st.dates(date(2024, 1, 1), date(2027, 12, 31)), st.integers(-3_000, 3_000))
+def test_the_mock_shows_the_part_of_a_day_that_is_over_there(zone: str, day: date, minutes: int) -> None:
+    """Days of 23, 24, 25 and 24.5 hours: of one unit a minute, as many are seen as minutes have passed."""
+    place = zoneinfo.ZoneInfo(zone)
+    first = datetime.combine(day, time(), UTC) - timedelta(hours=20)
+    now = datetime.combine(day, time(12), UTC) + timedelta(minutes=minutes)
+    own = [
+        minute
+        for minute in (first + timedelta(minutes=number) for number in range(60 * 60))
+        if minute.astimezone(place).date() == day
+    ]
+    assert visible([len(own), *[0] * 7], day, now, zone)[0] == sum(minute < now for minute in own)
