@@ -1,4 +1,4 @@
-"""Insights go by the order of events: microsecond, sequence, id. Events of one moment are steps, pages and rows in it."""
+"""Insights go by the order of events: microsecond, sequence, id. So do the steps of a funnel, pages and exports."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from handbill.kit.clock import SystemClock, to_us
 from handbill.kit.errors import Invalid
 from handbill.kit.pages import encode
 from handbill.people.model import person_id
-from tests.store.insights_world import Moments, chain, to_millisecond
+from tests.store.insights_world import chain, to_millisecond
 
 MakeInsights = Callable[..., InsightsService]
 NOON = datetime(2026, 7, 1, 12, tzinfo=UTC)
@@ -247,8 +247,12 @@ async def test_a_funnel_of_many_people_writes_to_disk_what_does_not_fit_in_memor
         f" select {tenant}, '2026-07-01 12:00:00', ['look', 'cart', 'buy'][1 + number % 3], toString(999999 - number),"
         f" concat('user ', toString(intDiv(number, 3))), {person}, number % 3 from numbers(600000)"
     )
-    answer = await insights(bounds=Bounds(memory_bytes=80 << 20)).funnel(tenant, funnel_of("look", "cart", "buy"))
+    query = funnel_of("look", "cart", "buy")
+    answer = await insights(bounds=Bounds(memory_bytes=80 << 20)).funnel(tenant, query)
     assert reached(answer) == [200_000] * 3
+    with pytest.raises(Invalid) as refused:
+        await insights(bounds=Bounds(memory_bytes=80 << 20, disk_bytes=1 << 20)).funnel(tenant, query)
+    assert refused.value.code == "INSIGHT_TOO_HEAVY"
 
 
 # --- lists
@@ -319,4 +323,6 @@ async def test_the_export_of_a_person_goes_by_the_order_of_events(
     await store(clickhouse, tenant, events)
     exported = (await Forgetting(database, clickhouse).export(tenant, "ada", 100))["clickhouse.events"]
     ordered = sorted(events, key=lambda event: event.place)
-    assert [(row["event_id"], row["at"].replace(tzinfo=UTC)) for row in exported] == [(event.id, event.at) for event in ordered]
+    assert [(row["event_id"], row["at"].replace(tzinfo=UTC)) for row in exported] == [
+        (event.id, event.at) for event in ordered
+    ]
