@@ -20,6 +20,7 @@ import msgspec
 from handbill.infra.clickhouse import ClickHouse
 from handbill.insights.model import Field, Filter, FunnelQuery, RetentionQuery, TrendsQuery
 from handbill.insights.periods import cuts, midnight
+from tests.store.funnel_model import chain
 
 SPACE = UUID(int=11)
 BANNERS = ("$banner_impression", "$banner_click")
@@ -343,25 +344,6 @@ def unidentified(
         nobodys([event for event in ours if low <= event.at < high], query.series[place])
         for low, high in pairwise(bounds)
     ]
-
-
-Moments = Sequence[tuple[datetime, set[int]]]
-"""Time and steps of a person's events, in the order of events."""
-
-
-def chain(moments: Moments, steps: int, window: timedelta) -> list[datetime]:
-    """Try every beginning: the longest, then the first to get there, then the one that began latest."""
-    best: list[int] = []
-    for begin in (place for place, (_, hits) in enumerate(moments) if 0 in hits):
-        tried = [begin]
-        for place in range(begin + 1, len(moments)):
-            at, hits = moments[place]
-            if len(tried) < steps and len(tried) in hits and at - moments[begin][0] <= window:
-                tried.append(place)
-        as_far = len(tried) == len(best) and tried[-1] <= best[-1]
-        if len(tried) > len(best) or (as_far and moments[begin][0] > moments[best[0]][0]):
-            best = tried
-    return [moments[place][0] for place in best]
 
 
 def funnel(world: World, query: FunnelQuery) -> tuple[list[str], dict[tuple[str, str | None], list[list[datetime]]]]:
