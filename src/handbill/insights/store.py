@@ -63,8 +63,11 @@ class EventStoreReader:
         return {
             "max_execution_time": seconds,
             "max_memory_usage": bounds.memory_bytes,
-            # Groups beyond a third of the memory wait on disk: the rest is for what is done with them afterwards.
+            # What is grouped or sorted waits on disk beyond a third of the memory: the rest is for what is done with it
+            # afterwards.
             "max_bytes_before_external_group_by": bounds.memory_bytes // 3,
+            "max_bytes_before_external_sort": bounds.memory_bytes // 3,
+            "max_bytes_ratio_before_external_sort": 0,
             "max_temporary_data_on_disk_size_for_query": bounds.disk_bytes,
             "max_rows_to_read": bounds.rows_read,
             "max_result_rows": bounds.rows_answered,
