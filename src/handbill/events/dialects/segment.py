@@ -96,6 +96,7 @@ class _Context(msgspec.Struct, frozen=True):
     device: Any = None
     screen: Any = None
     library: Any = None
+    traits: Raw = _NOTHING
 
 
 class _Desk(msgspec.Struct, frozen=True):
@@ -211,7 +212,7 @@ def _captured(desk: _Desk, fields: Fields, index: int, warned: Warned) -> Captur
     context = fields.get("context") or desk.context
     there = _there(context)
     properties = _properties(kind, fields, context if there is not _NO_CONTEXT else None, desk)
-    traits = object_of(fields.get("traits")) if kind == "identify" else None
+    traits = _traits(fields, there) if kind == "identify" else None
     check_size(properties, traits)
     page, system, device, display, library = (
         _dict(part) for part in (there.page, there.os, there.device, there.screen, there.library)
@@ -244,6 +245,15 @@ def _captured(desk: _Desk, fields: Fields, index: int, warned: Warned) -> Captur
         micros=at % 1000,
         sequence=desk.time.first_sequence + index,
     )
+
+
+def _traits(fields: Fields, context: _Context) -> bytes | None:
+    """Where RudderStack's clients write them in an identify: in its context, with no `traits` beside it."""
+    own = object_of(fields.get("traits"))
+    if own is not None and own[1:-1].strip():
+        return own
+    inside = bytes(context.traits)
+    return inside if inside.startswith(b"{") else own
 
 
 def _dict(value: Any) -> dict[str, Any]:
