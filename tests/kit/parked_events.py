@@ -30,7 +30,7 @@ class Gate:
     async def prepare(self, rows: list[Row]) -> None:
         """Nothing must be there."""
 
-    async def write(self, tx: Tx, rows: list[Row], lane: int) -> None:
+    async def write(self, tx: Tx, rows: list[Row], lane: int, lowered: Sequence[Row] = ()) -> None:
         if self.shut and any(self._refuses(row) for row in rows):
             raise PostgresError("a check that is wrong", sqlstate="23514", constraint="ck", statement="gate")
 

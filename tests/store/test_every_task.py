@@ -33,8 +33,8 @@ WORKER = {
     "relay", "relay-wake", "ledger", "consume", "caps-keeper", "incoming", "segments", "webhook-work", "cron", "leader",
 }  # fmt: skip
 LED = {
-    "sweep", "gauges", "tenants-sweep", "raised-limits", "people-mender", "overrides", "export-audit", "message-sweep",
-    "token-ends",
+    "sweep", "gauges", "tenants-sweep", "raised-limits", "people-mender", "overrides", "export-audit",
+    "sequence-corrections", "message-sweep", "token-ends",
 }  # fmt: skip
 QUEUES = {
     "banners", "stats-sync", "system", "upload_jobs", "upload_chunks", "import_persistence", "message_dispatch",

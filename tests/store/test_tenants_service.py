@@ -16,6 +16,7 @@ from handbill.infra.redis import Redis
 from handbill.infra.sqlfiles import Sql
 from handbill.kit.clock import SystemClock
 from handbill.kit.errors import (
+    Broken,
     Busy,
     Conflict,
     Forbidden,
@@ -81,6 +82,24 @@ async def test_a_suspended_tenant_is_refused_everywhere(tenants: TenantService, 
         assert refused.value.code == "TENANT_SUSPENDED"
     await tenants.resume(tenant, actor=ACTOR)
     assert await tenants.directory.secret_key(key)
+
+
+async def test_a_secret_that_does_not_open_concerns_tokens_only(
+    database: Database, redis: Redis, tenants: TenantService, tenant: int
+) -> None:
+    """Exports and decisions of the tenant, and of all others in its lane, go by its settings."""
+    secret = "a very long shared secret, thirty-two or more"
+    settings = SettingsPatch(jwt=JwtRules(kind="hs256"), jwt_secret=secret, privacy=Privacy(retention_days=30))
+    await tenants.change_tenant(tenant, TenantPatch(settings=settings), actor=ACTOR)
+    others = TenantService(database, redis, seal_key=b"another key of thirty-two bytes.", clock=SystemClock())
+    try:
+        assert (await others.directory.profile(tenant)).settings.privacy.retention_days == 30
+        token = pyjwt.encode({"sub": "u", "exp": SystemClock().now_ms() // 1000 + 600}, secret, "HS256")
+        with pytest.raises(Broken) as broken:
+            await others.directory.user_token(tenant, token)
+        assert broken.value.code == "SEAL_BROKEN"
+    finally:
+        await others.stop()
 
 
 async def test_settings_change_together_and_hide_their_secret(tenants: TenantService, tenant: int) -> None:

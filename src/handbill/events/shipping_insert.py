@@ -13,7 +13,10 @@ from hashlib import blake2b
 from typing import TypeVar
 from uuid import UUID
 
+import msgspec
+
 from handbill.events.batch import Batch, Owned
+from handbill.events.correction_store import CorrectionStore
 from handbill.events.model import Row
 from handbill.events.pipeline.steps import order, read
 from handbill.events.policy import ShippingPolicy
@@ -69,6 +72,7 @@ class Shipping:
         self.journal = journal
         self.store = ShippingStore()
         self.events = EventStore()
+        self._corrections = CorrectionStore()
         self.policy = policy or ShippingPolicy()
         self.ids = ids or Ids()
         self.classes = classes
@@ -85,6 +89,7 @@ class Shipping:
         done. `careful`: rows that are there are left out.
         """
         flat = [(load, row) for load, some in rows for row in await self._nameless(load, some)]
+        flat = await self._corrected(flat)
         people = await self._squashed(sorted({(row.event.tenant, distinct_id_of(row)) for _, row in flat}))
         load_of = {id(row): load for load, row in flat}
         token = _token(group, [load for load, _ in rows])
@@ -99,6 +104,14 @@ class Shipping:
                 wanted = await self.missing(wanted)
             await send(wanted, f"{token}-{number}")
         await self._confirm([(load, row) for load, row in flat if row.place not in load.refused], token, send)
+
+    async def _corrected(self, rows: list[tuple[Load, Row]]) -> list[tuple[Load, Row]]:
+        """The same, with the sequences that the events have by now. A copy that comes later is the corrector's."""
+        async with self.database.worker() as tx:
+            sequences = await self._corrections.sequences(tx, [row for _, row in rows])
+        if not sequences:
+            return rows
+        return [(load, _with_sequence(row, sequences.get((row.event.tenant, row.key)))) for load, row in rows]
 
     async def _confirm(self, rows: Sequence[tuple[Load, Row]], token: str, send: Send) -> None:
         """Count what is there. Rows that the engine took and does not have are sent again, under other tokens: the
@@ -214,6 +227,12 @@ async def between(journal: Journal, lane: str, start: str, end: str, events: int
             break
         here = entries[-1].id
     return bodies
+
+
+def _with_sequence(row: Row, sequence: int | None) -> Row:
+    if sequence is None or sequence >= row.event.sequence:
+        return row
+    return msgspec.structs.replace(row, event=msgspec.structs.replace(row.event, sequence=sequence))
 
 
 def _token(group: Group, loads: Sequence[Load]) -> str:

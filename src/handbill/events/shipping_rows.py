@@ -16,7 +16,7 @@ COLUMNS = (
     "tenant_id", "at", "received", "event", "event_id", "event_key", "distinct_id", "person_id", "session_id",
     "properties", "set", "set_once", "unset", "url", "referrer", "country", "browser", "browser_version", "os",
     "os_version", "device_type", "language", "timezone", "screen_width", "screen_height", "ip", "user_agent", "lib",
-    "source", "banner_id", "placement_id", "campaign_id", "marks", "retention",
+    "source", "banner_id", "placement_id", "campaign_id", "marks", "retention", "micros", "sequence",
 )  # fmt: skip
 CLASSES = (7, 30, 90, 180, 365, 730, 1_825, 3_650)
 """Days; 0 means for ever. Few of them, since each has partitions of its own."""
@@ -125,7 +125,7 @@ class RowMaker:
             agent.browser_version[:_WORD], agent.os[:_WORD], agent.os_version[:_WORD], agent.device_type[:_WORD],
             (event.language or "")[:_WORD], (event.timezone or "")[:_WORD], enrich.pixels(event.screen_width),
             enrich.pixels(event.screen_height), event.ip or "", event.user_agent or "", (event.lib or "")[:_WORD],
-            event.dialect, 0, 0, 0, event.marks, retention,
+            event.dialect, 0, 0, 0, event.marks, retention, event.micros, event.sequence,
         )  # fmt: skip
 
     def _banner(
@@ -137,6 +137,7 @@ class RowMaker:
             event.session or "", _properties(event, public_ids), b"", b"", b"", event.page or "", _referrer(event),
             (event.country or "").upper()[:_WORD], "", "", "", "", device.capitalize()[:_WORD], "", "", None, None, "",
             "", "", "banners", event.banner, event.placement or 0, event.campaign or 0, event.marks, retention,
+            event.micros, event.sequence,
         )  # fmt: skip
 
 

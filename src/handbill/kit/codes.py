@@ -161,6 +161,7 @@ CODES: dict[str, str] = {
     "EXPORT_INCOMPLETE": "ClickHouse took rows and does not have them; they are sent again until they are counted.",
     "SHIPPING_FLOOD": "ClickHouse refuses most rows: the installation is at fault; nothing was parked, shipping waits.",
     "SHIPPING_REFUSED": "ClickHouse refused rows together and none of them alone; they wait and are tried again.",
+    "SEQUENCES_NOT_CORRECTED": "ClickHouse could not correct the order of events; it is tried again, the log says why.",
     "SQUASH_FAILED": "ClickHouse could not write overrides into their rows; they hold as before, the log says why.",
     "SQUASH_WAITS": "Earlier events are still on their way to ClickHouse; the squash goes on with the next run.",
     "POISON_FLOOD": "Events of most tenants were rejected: the installation is at fault; nothing was parked.",

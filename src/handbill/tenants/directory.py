@@ -45,11 +45,12 @@ _MEMORY = {
 
 
 class Profile(msgspec.Struct, frozen=True):
-    """A tenant with its settings and its opened secret, for the rooms that ask on every request."""
+    """A tenant with its settings, for whoever asks on every request. Its secret is opened only to verify a token: one
+    that does not open concerns nothing else."""
 
     tenant: Tenant
     settings: TenantSettings
-    jwt_secret: bytes | None
+    sealed_jwt_secret: bytes | None
 
 
 class _Found(msgspec.Struct, frozen=True):
@@ -140,7 +141,8 @@ class Directory:
             keyset = rules.jwks
             if rules.kind == "jwks" and rules.jwks_url is not None:
                 keyset = await self._keysets.get(rules.jwks_url, jwt.key_id(token))
-            verified = jwt.verify(token, rules, secret=profile.jwt_secret, keys=keyset, clock=self._clock)
+            secret = self._jwt_secret(tenant_id, profile.sealed_jwt_secret)
+            verified = jwt.verify(token, rules, secret=secret, keys=keyset, clock=self._clock)
             self._tokens.keep(tenant_id, version, token, verified)
         return Principal(
             tenant_id,
@@ -307,10 +309,10 @@ class Directory:
             if tenant is None:
                 raise Unauthorized("There is no such tenant.")
             kept = await store.read_settings(tx, tenant_id)
-        secret = None
-        if kept.sealed_secret is not None:
-            secret = self._sealer.open(kept.sealed_secret, secret_place(tenant_id))
-        return Profile(tenant, kept.shown, secret)
+        return Profile(tenant, kept.shown, kept.sealed_secret)
+
+    def _jwt_secret(self, tenant_id: int, sealed: bytes | None) -> bytes | None:
+        return None if sealed is None else self._sealer.open(sealed, secret_place(tenant_id))
 
     def _nobody(self) -> _Found:
         until = self._clock.monotonic() + UNKNOWN_S

@@ -194,6 +194,7 @@ def _leader(house: House) -> Chore:
         ActiveHoursPruning(house),
         shipping.OverridesChore(house),
         shipping.ExportAudit(house),
+        shipping.SequenceCorrections(house),
         messaging.MessageSweep(house),
         TokenEnds(_token_sources(house), house.clock),
     )

@@ -12,6 +12,7 @@ from handbill.events.export_audit import ExportAuditor
 from handbill.events.history import History
 from handbill.events.policy import ShippingPolicy
 from handbill.events.reshipping import Reshipping
+from handbill.events.sequence_corrector import SequenceCorrector
 from handbill.events.shipping_insert import Shipping
 from handbill.events.shipping_rows import RowMaker, retention_class
 from handbill.infra.migrations import migrate_clickhouse
@@ -29,6 +30,8 @@ if TYPE_CHECKING:  # the house itself has parts of this
 
 _EVERY_S = 1.0
 _AUDIT_EVERY_S = 15.0
+_CORRECT_EVERY_S = 10.0
+_CORRECTING_S = 1.0
 
 
 def shipping(house: House) -> Shipping:
@@ -120,3 +123,16 @@ class ExportAudit(Loop):
         await self._auditor.run()
         self.ready.set()
         await self.rest(_AUDIT_EVERY_S)
+
+
+class SequenceCorrections(Loop):
+    """Gives rows in ClickHouse the smaller sequences that copies brought after they were exported."""
+
+    def __init__(self, house: House) -> None:
+        super().__init__("sequence-corrections")
+        self._corrector = SequenceCorrector(house.database, house.clickhouse, house.clock)
+
+    async def turn(self) -> None:
+        more = await self._corrector.run()
+        self.ready.set()
+        await self.rest(_CORRECTING_S if more else _CORRECT_EVERY_S)

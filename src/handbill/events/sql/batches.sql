@@ -27,7 +27,7 @@ select u.* from unnest($1::int[], $2::bytea[], $3::bigint[]) as u (tenant_id, ev
 join tenants.tenants t using (tenant_id)
 order by u.tenant_id, u.event_key
 on conflict (tenant_id, event_key) do update
-set sequence = excluded.sequence, corrected_at = now(), exported_at = null
+set sequence = excluded.sequence, corrected_at = now(), checked_at = null, exported_at = null
 where excluded.sequence < known.sequence
 
 -- name: insert_batch

@@ -140,6 +140,14 @@ EXPORT_ROWS_LOST = Counter(
     "handbill_export_rows_lost", "Exported rows that ClickHouse has lost and the journal does not have any more"
 )
 EXPORT_ROWS_DOUBLED = Counter("handbill_export_rows_doubled", "Rows that ClickHouse has more often than once")
+SEQUENCE_CORRECTIONS_FINISHED = Counter(
+    "handbill_sequence_corrections_finished",
+    "Events that ClickHouse was seen to have with the smaller sequence that a copy brought",
+)
+SEQUENCE_CORRECTIONS_OPEN = Gauge(
+    "handbill_sequence_corrections_open",
+    "Events of which ClickHouse may have a larger sequence than the one that counts",
+)
 EXPORT_AUDIT_AGE_SECONDS = Gauge(
     "handbill_export_audit_age_seconds", "Age of the oldest exported batch that was not counted a second time"
 )

@@ -2054,16 +2054,20 @@ alter table people.persons
     add column last_edge_sequence bigint not null default 0;
 
 -- Events whose copy in the journal has a larger sequence than the one that counts. The exporter reads them, and the events
--- that ClickHouse had already are corrected there.
+-- that ClickHouse had already are corrected there. A row goes a day after ClickHouse was seen to have the right sequence, or
+-- with its event's key.
 create table events.sequence_corrections (
     tenant_id    int not null references tenants.tenants (tenant_id) on delete cascade,
     event_key    bytea not null,
     sequence     bigint not null,
     corrected_at timestamptz not null default now(),
-    exported_at  timestamptz,                            -- since when ClickHouse has it
+    checked_at   timestamptz,                            -- when ClickHouse was last asked and did not have the event
+    exported_at  timestamptz,                            -- when ClickHouse was seen to have this sequence
     primary key (tenant_id, event_key)
 );
-create index ix_sequence_corrections_open on events.sequence_corrections (tenant_id, corrected_at) where exported_at is null;
+create index ix_sequence_corrections_open on events.sequence_corrections (tenant_id, coalesce(checked_at, corrected_at))
+    where exported_at is null;
+create index ix_sequence_corrections_exported_at on events.sequence_corrections (exported_at) where exported_at is not null;
 create index ix_sequence_corrections_corrected_at on events.sequence_corrections (corrected_at);
 select handbill_wall('events.sequence_corrections'::regclass);
 revoke insert, update, delete on events.sequence_corrections from handbill_app;
