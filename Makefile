@@ -46,7 +46,7 @@ pins: ## resolve the pinned files anew from pyproject.toml
 			--override requirements/slim.override --extra telemetry $$group pyproject.toml -o requirements/$$set.txt || exit 1; \
 	done
 
-test-interop: $(VENV)/.synced ## Node producers, Node clients and Bull Board against us (needs Node)
+test-interop: $(VENV)/.synced ## Node producers, Bull Board, clients in Node and Chromium against us (needs both)
 	@$(BIN)/python -m tests.interop
 
 bench: $(VENV)/.synced ## every bench, and a table at the end

@@ -86,7 +86,14 @@ class Recorder:
 
     def messages(self) -> list[dict[str, Any]]:
         """Every message that was sent, in a batch or alone, as often as it was sent."""
-        return [message for sent in self.sent for message in sent.body.get("batch", [sent.body])]
+        return [message for sent in self.sent for message in _messages(sent.body)]
+
+
+def _messages(body: Any) -> list[dict[str, Any]]:
+    if isinstance(body, list):
+        return body
+    batch: list[dict[str, Any]] = body.get("batch", [body])
+    return batch
 
 
 def _cut(request: web.Request) -> web.Response:
