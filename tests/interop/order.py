@@ -15,7 +15,7 @@ from handbill.tenants.model import NewKey, NewTenant
 from handbill.wiring.house import House
 from tests.interop.browser import Shop, shop
 from tests.kit.recorder import Recorder, recorder
-from tests.kit.sdk_order import folded, properties
+from tests.kit.sdk_order import exported, folded, funnel, properties
 from tests.kit.stack import stack
 from tests.kit.waiting import eventually
 
@@ -88,10 +88,10 @@ async def run(home: Path, only: str) -> tuple[int, int]:
     passed = failed = 0
     async with (
         shop(home) as chromium,
-        stack() as built,
+        stack(clickhouse=True) as built,
         house(built) as ours,
         built.api() as port,
-        built.worker("--only", "consume"),
+        built.worker(),
     ):
         connection = await asyncpg.connect(built.postgres_url)
         for case in cases(home, chromium):
@@ -113,6 +113,8 @@ async def run(home: Path, only: str) -> tuple[int, int]:
 async def one(case: Case, ours: House, net: Recorder, connection: asyncpg.Connection) -> None:
     tenant = await ours.tenants.create_tenant(NewTenant(name=case.name, slug=case.slug.lower()), actor="interop")
     key = await ours.tenants.create_key(tenant.tenant_id, NewKey(kind="write", name="site"), actor="interop")
+    secret = NewKey(kind="secret", name="all", scopes=["*"])
+    secret_key = (await ours.tenants.create_key(tenant.tenant_id, secret, actor="interop")).key
     people = [f"{case.slug}-{n}" for n in range(case.people)]
     await case.send(net, key.key, people)
     assert {sent.status for sent in net.sent} == {200}, [(sent.path, sent.status) for sent in net.sent]
@@ -122,3 +124,6 @@ async def one(case: Case, ours: House, net: Recorder, connection: asyncpg.Connec
     after = case.properties.items()
     wrong = {person: found.get(person) for person in people if not after <= found.get(person, {}).items()}
     assert not wrong, f"{len(wrong)} of {len(people)} are wrong: {wrong}"
+    await exported(connection)
+    steps = await funnel(net.base, secret_key)
+    assert steps == [len(people)] * 2, f"a funnel of {len(people)} people counts {steps}"
