@@ -4,6 +4,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+GENERATORS := .venv-generators
 # An image may switch byte code off for everybody; each of our many processes would then compile all code again.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -14,10 +15,18 @@ help: ## what can be made
 
 $(VENV)/.synced: requirements/dev.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Handbill needs Python 3.11 or newer; set PYTHON=/path/to/it"; exit 1; }
+	@echo "1/3 Making the virtual environment in $(VENV) (once; again only when the pins change)" >&2
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	@echo "2/3 Installing $$(grep -c == requirements/dev.txt) packages, the engines among them (about 1.2 GB)" >&2
 	@$(BIN)/uv pip sync --quiet --require-hashes requirements/dev.txt
+	@echo "3/3 Installing Handbill" >&2
 	@$(BIN)/uv pip install --quiet --no-deps --editable .
+	@touch $@
+
+$(GENERATORS)/.synced: requirements/generators.txt $(VENV)/.synced
+	@test -x $(GENERATORS)/bin/python || $(PYTHON) -m venv --without-pip $(GENERATORS)
+	@$(BIN)/uv pip sync --quiet --require-hashes --python $(GENERATORS)/bin/python requirements/generators.txt
 	@touch $@
 
 up: $(VENV)/.synced ## start everything and print where to look
@@ -32,7 +41,7 @@ check: $(VENV)/.synced ## lint, types, imports, our own lints: under a minute
 unit: $(VENV)/.synced ## the tests that need no engine
 	@$(BIN)/pytest -q tests/unit
 
-test: check ## everything that proves the laws, in short form
+test: check $(GENERATORS)/.synced ## everything that proves the laws, in short form
 	@$(BIN)/pytest -q -n 3 --dist worksteal tests
 
 docs: $(VENV)/.synced ## write the generated pages anew
@@ -45,6 +54,8 @@ pins: ## resolve the pinned files anew from pyproject.toml
 		$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --python-version 3.11 \
 			--override requirements/slim.override --extra telemetry $$group pyproject.toml -o requirements/$$set.txt || exit 1; \
 	done
+	@$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --python-version 3.11 \
+		--group generators -o requirements/generators.txt
 
 test-interop: $(VENV)/.synced ## Node producers, Bull Board, clients in Node and Chromium against us (needs both)
 	@$(BIN)/python -m tests.interop
@@ -62,4 +73,4 @@ soak-%: $(VENV)/.synced
 	@$(BIN)/python -m tests.soak $(subst -,_,$*)
 
 clean: ## delete what was built, never data: `handbill reset` removes that, and asks first
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(GENERATORS) .mypy_cache .ruff_cache .pytest_cache .hypothesis

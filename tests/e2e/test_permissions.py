@@ -238,7 +238,7 @@ NOT_MADE = {
     "letter_id": "test_jobs_faces makes dead letters of two tenants",
     "job_id": "test_jobs_faces has jobs of two tenants in one queue",
     "token": "a signed link, no id",
-    "name": "a file of the demo shop",
+    "name": "a file of the demo shop or of the page of the API",
     "queue": "queues belong to nobody",
 }
 """Parameters for which no object of the other tenant is made here, and why."""

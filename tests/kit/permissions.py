@@ -61,6 +61,7 @@ TABLE: tuple[tuple[str, str], ...] = (
     ("GET /ready", PUBLIC),
     ("GET /ping", PUBLIC),
     ("GET /demo*", PUBLIC),
+    ("GET /docs*", PUBLIC),
     ("GET /handbill*", PUBLIC),
     ("GET /banner/{banner_id}", PUBLIC),
     ("GET /r/{token}", PUBLIC),

@@ -8,12 +8,16 @@ import logging
 import re
 from collections.abc import Iterator
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from prometheus_client import generate_latest
 from prometheus_client.metrics import MetricWrapperBase
 
 from handbill.kit.telemetry import logs, metrics, tracing
+from handbill.kit.telemetry.trace_context import TraceParent, read_traceparent
 
 
 @pytest.fixture
@@ -119,3 +123,72 @@ def test_spans_reach_the_exporter() -> None:
     assert batch.resource.attributes["service.name"] == "test"
     with tracing.span("after") as span:
         assert span is None
+
+
+CALLER = TraceParent("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331", is_sampled=True)
+
+
+def test_a_span_continues_the_trace_of_its_caller_and_its_log_lines_name_it(lines: io.StringIO) -> None:
+    exporter = InMemorySpanExporter()
+    tracing.configure(None, service="test", exporter=exporter)
+    try:
+        with tracing.span("request", parent=CALLER):
+            logs.get("test").info("inside")
+        with tracing.span("request", parent=msgspec.structs.replace(CALLER, is_sampled=False)) as unsampled:
+            assert not unsampled.is_recording(), "the caller decides what is sampled"
+        with tracing.span("batch"):
+            logs.get("test").info("alone")
+        logs.get("test").info("outside")
+    finally:
+        tracing.stop()
+    request, batch = exporter.get_finished_spans()
+    assert f"{request.context.trace_id:032x}" == CALLER.trace_id
+    assert request.parent is not None
+    assert f"{request.parent.span_id:016x}" == CALLER.span_id
+    by_event = {line["event"]: line.get("trace_id") for line in read(lines)}
+    assert by_event["inside"] == CALLER.trace_id
+    assert by_event["alone"] == f"{batch.context.trace_id:032x}" != CALLER.trace_id
+    assert by_event["outside"] is None
+
+
+def test_log_lines_name_the_callers_trace_while_tracing_is_off(lines: io.StringIO) -> None:
+    with tracing.span("request", parent=CALLER):
+        logs.get("test").info("inside")
+    logs.get("test").info("outside")
+    assert [line.get("trace_id") for line in read(lines)] == [CALLER.trace_id, None]
+
+
+ZEROES = ("0" * 32, "0" * 16)
+GOOD = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+@pytest.mark.parametrize(
+    ("header", "is_sampled"),
+    [(GOOD, True), (GOOD[:-2] + "00", False), (GOOD[:-2] + "03", True), ("01" + GOOD[2:] + "-more", True)],
+)
+def test_a_traceparent_is_read_as_the_standard_says(header: str, is_sampled: bool) -> None:
+    found = read_traceparent(header.encode())
+    assert found == msgspec.structs.replace(CALLER, is_sampled=is_sampled)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "", "00", GOOD[:-1], GOOD + "-more", GOOD + "x", "ff" + GOOD[2:], GOOD.upper(), GOOD.replace("-", "_"),
+        GOOD.replace("0af7651916cd43dd8448eb211c80319c", ZEROES[0]), GOOD.replace("b7ad6b7169203331", ZEROES[1]),
+        "01" + GOOD[2:] + "x", "0x" + GOOD[2:], GOOD.replace("0af7", "+af7"), " " + GOOD,
+    ],
+)  # fmt: skip
+def test_a_traceparent_that_is_not_well_formed_is_none(header: str) -> None:
+    assert read_traceparent(header.encode()) is None
+
+
+@given(st.binary(max_size=80))
+def test_whatever_comes_as_a_traceparent_is_none_or_well_formed(header: bytes) -> None:
+    found = read_traceparent(header)
+    if found is not None:
+        assert re.fullmatch("[0-9a-f]{32} [0-9a-f]{16}", f"{found.trace_id} {found.span_id}")
+
+
+def test_a_missing_traceparent_is_none() -> None:
+    assert read_traceparent(None) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import msgspec
@@ -13,7 +14,7 @@ from handbill.infra.journal.lanes import Lanes
 from handbill.kit.errors import Invalid
 from handbill.settings import Settings, load, replace
 from handbill.settings.aliases import ALIASES
-from handbill.settings.environment import default_home
+from handbill.settings.environment import current, default_home
 from handbill.settings.fields import all_fields, describe
 from handbill.settings.pages import markdown, mask_url, rows
 from handbill.settings.reader import read
@@ -157,10 +158,32 @@ def test_root_in_a_private_place_gets_a_home_that_postgresql_can_reach(tmp_path:
     closed.mkdir(parents=True)
     closed.parent.chmod(0o700)
     assert default_home(0, closed) == "/var/lib/handbill"
-    assert default_home(1000, closed) == ".handbill"
-    assert default_home(0, Path("/")) == ".handbill"
+    assert default_home(1000, closed) == str(closed / ".handbill")
+    assert default_home(0, Path("/")) == "/.handbill"
     assert read({}, home="/somewhere").settings.home == "/somewhere"
     assert read({"HANDBILL_HOME": "/mine"}, home="/somewhere").settings.home == "/mine"
+
+
+def test_the_home_is_found_from_every_directory_below_it(tmp_path: Path) -> None:
+    below = tmp_path / "a" / "b"
+    below.mkdir(parents=True)
+    assert default_home(os.geteuid(), below) == str(below / ".handbill") or os.geteuid() == 0
+    home = tmp_path / ".handbill"
+    home.mkdir()
+    assert default_home(os.geteuid(), below) == default_home(os.geteuid(), tmp_path) == str(home)
+    assert default_home(os.geteuid() + 1, below) == str(below / ".handbill"), "another user's is not taken"
+    nearer = tmp_path / "a" / ".handbill"
+    nearer.mkdir()
+    assert default_home(os.geteuid(), below) == str(nearer)
+
+
+def test_a_relative_home_is_refused_with_the_path_to_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HANDBILL_HOME", "data/handbill")
+    with pytest.raises(Invalid) as refused:
+        current()
+    assert refused.value.faults[0].field == "HANDBILL_HOME"
+    assert str(tmp_path / "data" / "handbill") in refused.value.detail
 
 
 def test_replace_changes_only_what_is_named() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from litestar import Litestar, Request
 from litestar.di import Provide
 
-from handbill.api import auth, demo, health, openapi, problems
+from handbill.api import api_docs, auth, demo, health, openapi, problems
 from handbill.api.auth import Auth
 from handbill.api.bodies import BodyReader
 from handbill.api.body_budget import BodyLimits
@@ -71,6 +71,7 @@ def litestar(house: House, settings: Settings, readiness: Readiness) -> Litestar
     app = Litestar(
         route_handlers=[
             *health.handlers,
+            *api_docs.handlers(),
             *demo.handlers(Path(settings.home), with_demo=settings.demo != "off"),
             *(handler for room in MOUNTS.values() for handler in room.handlers),
         ],

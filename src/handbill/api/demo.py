@@ -6,9 +6,7 @@ of ours loads anything from another server.
 
 from __future__ import annotations
 
-import gzip
 import html
-from hashlib import blake2b
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,15 +16,9 @@ from litestar import Request, Response, get
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath
 
+from handbill.api.served_files import dynamic, serve, static
 from handbill.kit.errors import NotFound
 
-_TYPES = {
-    "css": "text/css; charset=utf-8",
-    "html": "text/html; charset=utf-8",
-    "js": "text/javascript; charset=utf-8",
-    "json": "application/json",
-    "svg": "image/svg+xml",
-}
 _POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'"
 _FOR_ALL = {"Cross-Origin-Resource-Policy": "cross-origin", "Access-Control-Allow-Origin": "*"}
 """Shops on other sites load the script; without this line their browsers would not let them."""
@@ -43,34 +35,18 @@ class Shop(msgspec.Struct, frozen=True):
     placement_id: str
 
 
-class Page(msgspec.Struct, frozen=True):
-    body: bytes
-    media_type: str
-    etag: str
-    compressed: bytes | None = None
-
-
-def page(body: bytes, kind: str) -> Page:
-    return Page(body, _TYPES[kind], f'W/"{blake2b(body, digest_size=12).hexdigest()}"')
-
-
-def compressed(found: Page) -> Page:
-    """The same for clients that read gzip, compressed once."""
-    return msgspec.structs.replace(found, compressed=gzip.compress(found.body, 9, mtime=0))
-
-
 def handlers(home: Path, *, with_demo: bool) -> list[HTTPRouteHandler]:
     """The routes, for an installation whose home may hold a demo tenant's keys; without the demo shop if unwanted."""
-    static = {path.name: compressed(page(path.read_bytes(), path.suffix[1:])) for path in _files("api", "static")}
-    shell = static.pop("demo.html").body.decode()
+    parts = {path.name: static(path.read_bytes(), path.suffix[1:]) for path in _files("api", "static")}
+    shell = parts.pop("demo.html").body.decode()
     ours = {path.name: path.read_bytes() for path in _files("client", "") if path.name.endswith((".js", ".json"))}
-    script_page = compressed(page(ours["handbill.js"], "js"))
-    vectors_page = compressed(page(ours["vectors.json"], "json"))
+    script_page = static(ours["handbill.js"], "js")
+    vectors_page = static(ours["vectors.json"], "json")
 
     @get("/handbill.js", operation_id="script", tags=["Client"], opt=_PUBLIC, media_type="text/javascript")
     async def script(request: Request[Any, Any, Any]) -> Response[bytes]:
         """The client for pages: decides, shows, counts. Load it with a script tag."""
-        return _served(request, script_page, {**_FOR_ALL, "Cache-Control": _SHORT})
+        return serve(request, script_page, {**_FOR_ALL, "Cache-Control": _SHORT})
 
     @get(
         "/handbill/vectors.json",
@@ -80,21 +56,21 @@ def handlers(home: Path, *, with_demo: bool) -> list[HTTPRouteHandler]:
     )
     async def vectors(request: Request[Any, Any, Any]) -> Response[dict[str, Any]]:
         """What a client must do, as examples, for writers of other clients."""
-        return _served(request, vectors_page, {**_FOR_ALL, "Cache-Control": _SHORT})
+        return serve(request, vectors_page, {**_FOR_ALL, "Cache-Control": _SHORT})
 
     @get("/demo", operation_id="demo", tags=["Client"], opt=_PUBLIC, media_type="text/html")
     async def demo(request: Request[Any, Any, Any]) -> Response[bytes]:
         """A small shop with one slot for banners, and beside it what happens and why."""
-        made = page(_furnished(shell, kept(home)).encode(), "html")
-        return _served(request, made, {"Content-Security-Policy": _POLICY, "Cache-Control": "no-store"})
+        made = dynamic(_furnished(shell, kept(home)).encode(), "html")
+        return serve(request, made, {"Content-Security-Policy": _POLICY, "Cache-Control": "no-store"})
 
     @get("/demo/{name:str}", operation_id="demoPart", tags=["Client"], opt=_PUBLIC, media_type="image/svg+xml")
     async def part(request: Request[Any, Any, Any], name: Annotated[FromPath[str], "a file"]) -> Response[bytes]:
         """A picture, style sheet or script of the demo shop."""
-        found = static.get(name)
+        found = parts.get(name)
         if found is None:
             raise NotFound("The demo shop has no such file.")
-        return _served(request, found, {"Cache-Control": _SHORT})
+        return serve(request, found, {"Cache-Control": _SHORT})
 
     return [script, vectors, demo, part] if with_demo else [script, vectors]
 
@@ -112,16 +88,6 @@ def _furnished(shell: str, shop: Shop | None) -> str:
     return shell.replace("{write_key}", html.escape(known.write_key)).replace(
         "{placement}", html.escape(known.placement_id)
     )
-
-
-def _served(request: Request[Any, Any, Any], found: Page, headers: dict[str, str]) -> Response[Any]:
-    headers = {**headers, "ETag": found.etag, "Vary": "Accept-Encoding"}
-    if found.etag in request.headers.get("if-none-match", ""):
-        return Response(None, status_code=304, headers=headers)
-    if found.compressed is not None and "gzip" in request.headers.get("accept-encoding", ""):
-        headers["Content-Encoding"] = "gzip"
-        return Response(found.compressed, media_type=found.media_type, headers=headers)
-    return Response(found.body, media_type=found.media_type, headers=headers)
 
 
 def _files(room: str, folder: str) -> list[Path]:

@@ -24,6 +24,7 @@ from handbill.kit.bounds import HEAD_BYTES
 from handbill.kit.errors import HandbillError, HeadTooLarge, NotAllowed
 from handbill.kit.fast import FastDoc, FastReply, FastRequest, FastRoute
 from handbill.kit.telemetry import logs, metrics, tracing
+from handbill.kit.telemetry.trace_context import read_traceparent
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
@@ -108,8 +109,10 @@ class FastLane:
                 body, held = await self._bodies.read(scope, headers, receive, limit)
             began = time.perf_counter()
             try:
-                with tracing.span(route.span):
-                    reply = await route.handler(self._request(route, scope, headers, body, number))
+                with tracing.span(route.span, parent=read_traceparent(headers.get(b"traceparent"))) as span:
+                    reply = await self._handled(route, self._request(route, scope, headers, body, number))
+                    if span is not None:
+                        span.set_attribute("http.response.status_code", reply.status)
             finally:
                 self._timer(route).observe(time.perf_counter() - began)
         except ClientGone:
@@ -127,6 +130,15 @@ class FastLane:
         await _write(send, reply.status, reply.body, found, is_head=scope["method"] == "HEAD")
         self._counted(route, reply.status).inc()
         self._replies.count(reply.status)
+
+    async def _handled(self, route: FastRoute, request: FastRequest) -> FastReply:
+        """The route's reply, or that to an error, logged as a part of the request's trace."""
+        try:
+            return await route.handler(request)
+        except ClientGone:
+            raise
+        except Exception as error:  # noqa: BLE001 - any error is an answer here; _failed logs what nobody foresaw
+            return _failed(error, request.request_id, route)
 
     def _check_query(self, route: FastRoute, query: bytes) -> None:
         """Raises Invalid for a parameter that the route does not know. Names are compared as they came first."""

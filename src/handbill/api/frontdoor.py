@@ -24,6 +24,7 @@ from handbill.api.reply_rate import ReplyRate
 from handbill.kit.bounds import URL_MAX
 from handbill.kit.errors import Invalid, UrlTooLong
 from handbill.kit.telemetry import logs, metrics, tracing
+from handbill.kit.telemetry.trace_context import read_traceparent
 from handbill.kit.untrusted_json import check_json
 from handbill.tenants.model import REQUEST_ID
 
@@ -80,7 +81,11 @@ class FrontDoor:
         started = time.perf_counter()
         metrics.API_IN_FLIGHT.inc()
         try:
-            with structlog.contextvars.bound_contextvars(request_id=number), tracing.span("request") as span:
+            parent = read_traceparent(headers.get(b"traceparent"))
+            with (
+                structlog.contextvars.bound_contextvars(request_id=number),
+                tracing.span("request", parent=parent) as span,
+            ):
                 try:
                     if len(scope["path"]) + len(scope.get("query_string", b"")) > URL_MAX:
                         await _refuse_url(answer, number)
@@ -89,11 +94,11 @@ class FrontDoor:
                 finally:
                     if span is not None:
                         _describe(span, scope, answer.status, number)
+                    self._tell(scope, answer.status, time.perf_counter() - started, number)
         finally:
             limited.release()
             REQUEST_ID.reset(mark)
             metrics.API_IN_FLIGHT.dec()
-            self._tell(scope, answer.status, time.perf_counter() - started, number)
 
     def _tell(self, scope: Scope, status: int, seconds: float, number: str) -> None:
         route = str(scope.get("path_template") or "unmatched")

@@ -14,20 +14,11 @@ from litestar.routes import HTTPRoute
 from litestar.typing import FieldDefinition
 
 import handbill
-from handbill.api.problems import MEDIA_TYPE, Problem
+from handbill.api import openapi_errors
+from handbill.api.openapi_names import name_schemas, open_objects
 from handbill.kit.fast import FastDoc, FastRoute
 
 _METHODS = ("get", "post", "put", "patch", "delete")
-_PROBLEM = {"$ref": "#/components/schemas/Problem"}
-_PROBLEM_EXAMPLE = {
-    "type": "urn:handbill:error:INVALID",
-    "title": "The request is not valid",
-    "status": 400,
-    "detail": "The body is not valid; nothing was changed.",
-    "code": "INVALID",
-    "instance": "req-1",
-    "faults": [{"field": "name", "reason": "is required"}],
-}
 _SECURITY_SCHEMES: dict[str, Any] = {
     "bearer": {
         "type": "http",
@@ -76,17 +67,19 @@ def finished(document: dict[str, Any], app: Litestar) -> dict[str, Any]:
     handlers = {(path, method): handler for path, method, handler in routes(app)}
     components = document.setdefault("components", {})
     schemas = components.setdefault("schemas", {})
-    _, problem = msgspec.json.schema_components([Problem], ref_template="#/components/schemas/{name}")
-    schemas.update(problem)
+    schemas.update(openapi_errors.schemas())
     components["securitySchemes"] = _SECURITY_SCHEMES
     for path, item in document["paths"].items():
         for method in _METHODS:
             if method in item:
-                _finish(item[method], handlers[(path, method)].opt, schemas)
+                _finish(item[method], handlers[(path, method)].opt, schemas, path)
     _close(schemas, handlers.values())
     for route in app.state.get("fast_routes", ()):
         if route.doc is not None:
             document["paths"].setdefault(route.path, {})[route.method.lower()] = _hot(route, route.doc, schemas)
+    name_schemas(document)
+    open_objects(document["paths"])
+    open_objects(document["components"])
     return document
 
 
@@ -120,9 +113,6 @@ def _hot(route: FastRoute, doc: FastDoc, schemas: dict[str, Any]) -> dict[str, A
     reply: dict[str, Any] = {"description": "Done."}
     if doc.reply is not None:
         reply["content"] = {"application/json": _content(doc.reply, doc.reply_example, schemas)}
-    failed = _problem_reply()
-    if doc.error is not None:
-        failed["content"]["application/json"] = _content(doc.error, doc.error_example, schemas)
     operation: dict[str, Any] = {
         "tags": [doc.tag],
         "summary": doc.summary,
@@ -138,14 +128,17 @@ def _hot(route: FastRoute, doc: FastDoc, schemas: dict[str, Any]) -> dict[str, A
             }
             for one in doc.query
         ],
-        "responses": {str(doc.status): reply, **{str(code): failed for code in doc.codes}},
+        "responses": {str(doc.status): reply, **{str(code): openapi_errors.reply(code) for code in doc.codes}},
     }
     if doc.body is not None:
         body = _content(doc.body, doc.body_example, schemas)
         operation["requestBody"] = {"required": True, "content": {"application/json": body}}
-    operation["responses"]["default"] = failed
-    if doc.write_key:
-        operation["security"] = [{"writeKey": []}]
+    operation["responses"]["default"] = openapi_errors.default_reply()
+    if doc.error is not None:
+        for status, failed in operation["responses"].items():
+            if status == "default" or status >= "400":
+                failed["content"]["application/json"] = _content(doc.error, doc.error_example, schemas)
+    operation["security"] = [{"writeKey": []}] if doc.write_key else []
     return operation
 
 
@@ -154,13 +147,6 @@ def _content(kind: Any, example: Any, schemas: dict[str, Any]) -> dict[str, Any]
     for name, component in components.items():
         schemas.setdefault(name, component)
     return {"schema": schema, **({"example": example} if example is not None else {})}
-
-
-def _problem_reply() -> dict[str, Any]:
-    return {
-        "description": "Anything that went wrong, as problem+json.",
-        "content": {MEDIA_TYPE: {"schema": _PROBLEM, "example": _PROBLEM_EXAMPLE}},
-    }
 
 
 def _raw_body(opt: dict[str, Any], schemas: dict[str, Any]) -> dict[str, Any]:
@@ -172,7 +158,7 @@ def _raw_body(opt: dict[str, Any], schemas: dict[str, Any]) -> dict[str, Any]:
     return {"required": True, "content": content}
 
 
-def _finish(operation: dict[str, Any], opt: dict[str, Any], schemas: dict[str, Any]) -> None:
+def _finish(operation: dict[str, Any], opt: dict[str, Any], schemas: dict[str, Any], path: str) -> None:
     replies: dict[str, Any] = operation["responses"]
     replies.pop("400", None)  # Litestar's own shape of errors, which we never send
     for status, reply in replies.items():
@@ -186,13 +172,16 @@ def _finish(operation: dict[str, Any], opt: dict[str, Any], schemas: dict[str, A
     for kind, body in operation.get("requestBody", {}).get("content", {}).items():
         if "body_example" in opt and kind != "text/csv":
             body["example"] = opt["body_example"]
-    replies["default"] = _problem_reply()
     if opt.get("write_key"):
         operation["security"] = [{"writeKey": []}]
-    elif not opt.get("public"):
+    elif opt.get("public"):
+        operation["security"] = []
+    else:
         operation["security"] = [{"bearer": []}]
         if scope := opt.get("scope"):
             operation["description"] = f"{operation.get('description', '')}\n\nScope: `{scope}`.".strip()
+    replies.update({str(status): openapi_errors.reply(status) for status in openapi_errors.statuses(operation, path)})
+    replies["default"] = openapi_errors.default_reply()
 
 
 def routes(app: Litestar) -> list[tuple[str, str, HTTPRouteHandler]]:

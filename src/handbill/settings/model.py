@@ -295,7 +295,8 @@ class Settings(msgspec.Struct, frozen=True):
         str,
         Meta(
             min_length=1,
-            description="The directory of the embedded engines and their secrets. Root in a place that is closed to "
+            description="The directory of the embedded engines and their secrets, as an absolute path. Without it, "
+            "`.handbill` in the working directory or the nearest one above it; root in a place that is closed to "
             "others uses /var/lib/handbill.",
         ),
     ] = ".handbill"

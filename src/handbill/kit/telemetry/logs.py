@@ -9,6 +9,8 @@ from typing import Any, Protocol, TextIO, cast
 import msgspec
 import structlog
 
+from handbill.kit.telemetry.trace_context import TRACE_ID
+
 _encode = msgspec.json.Encoder(enc_hook=repr).encode
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
@@ -33,6 +35,13 @@ class _Stderr:
 
     def flush(self) -> None:
         sys.stderr.flush()
+
+
+def _add_trace(_logger: object, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    trace_id = TRACE_ID.get()
+    if trace_id is not None:
+        event.setdefault("trace_id", trace_id)
+    return event
 
 
 def _render(_logger: object, _method: str, event: structlog.typing.EventDict) -> str:
@@ -60,6 +69,7 @@ def _shape(threshold: int, stream: TextIO | None) -> None:
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
+            _add_trace,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,

@@ -1,0 +1,51 @@
+"""Files that the API serves to browsers: with an entity tag, and compressed once for clients that read gzip."""
+
+from __future__ import annotations
+
+import gzip
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+from litestar import Request, Response
+
+_TYPES = {
+    "css": "text/css; charset=utf-8",
+    "html": "text/html; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "json": "application/json",
+    "png": "image/png",
+    "svg": "image/svg+xml",
+}
+_PACKED = frozenset({"png"})
+"""Kinds that gzip makes no smaller."""
+
+
+class ServedFile(msgspec.Struct, frozen=True):
+    body: bytes
+    media_type: str
+    etag: str
+    compressed: bytes | None = None
+
+
+def dynamic(body: bytes, kind: str) -> ServedFile:
+    """A body that was made for one request."""
+    return ServedFile(body, _TYPES[kind], f'W/"{blake2b(body, digest_size=12).hexdigest()}"')
+
+
+def static(body: bytes, kind: str) -> ServedFile:
+    """A body that is the same for everybody."""
+    file = dynamic(body, kind)
+    if kind in _PACKED:
+        return file
+    return msgspec.structs.replace(file, compressed=gzip.compress(body, 9, mtime=0))
+
+
+def serve(request: Request[Any, Any, Any], file: ServedFile, headers: dict[str, str]) -> Response[Any]:
+    headers = {**headers, "ETag": file.etag, "Vary": "Accept-Encoding"}
+    if file.etag in request.headers.get("if-none-match", ""):
+        return Response(None, status_code=304, headers=headers)
+    if file.compressed is not None and "gzip" in request.headers.get("accept-encoding", ""):
+        headers["Content-Encoding"] = "gzip"
+        return Response(file.compressed, media_type=file.media_type, headers=headers)
+    return Response(file.body, media_type=file.media_type, headers=headers)
