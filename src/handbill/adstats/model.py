@@ -22,7 +22,6 @@ TokenState = Literal["none", "valid", "dead"]
 
 QUEUE = "stats-sync"
 JOB = "stats-sync"
-AD_SOURCE = "META"
 
 Name = Annotated[str, Meta(min_length=1, max_length=300)]
 Money = Annotated[Decimal, Meta(description="Not below 0, at most four places.")]
@@ -98,29 +97,36 @@ class Connection(msgspec.Struct, frozen=True):
     """Null for a token that does not end, or of which nobody has told."""
     token_checked_at: datetime | None = None
     """When the platform was last asked for the token's end: once a day."""
+    verified_at: datetime | None = None
+    """When the platform last confirmed currency, zone and access; null while it has not."""
     version: int = 1
     created_at: datetime | None = None
     updated_at: datetime | None = None
 
 
 class NewConnection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`look_back_days`: as the provider advises, if not given. `access_token` is sealed and never shown again."""
+    """Currency and zone are read from the platform; what is given stands until it has answered, and for a MOCK account.
+
+    `look_back_days`: as the provider advises, if not given. `access_token` is sealed and never shown again.
+    """
 
     provider: ProviderName
     external_id: AccountId
     name: Name
-    currency: Currency
-    time_zone: Zone = "UTC"
+    currency: Currency | None = None
+    time_zone: Zone | None = None
     look_back_days: Annotated[int, Meta(ge=1, le=92)] | None = None
     access_token: Token | None = None
     token_ends_at: TokenEnd | None = None
 
 
 class ConnectionPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is left out stays. Currency and zone stay for ever: the days already counted are in them."""
+    """What is left out stays. A corrected currency or zone must be the platform's own, if it can be asked."""
 
     name: Name | UnsetType = UNSET
     is_active: bool | UnsetType = UNSET
+    currency: Currency | UnsetType = UNSET
+    time_zone: Zone | UnsetType = UNSET
     look_back_days: Annotated[int, Meta(ge=1, le=92)] | UnsetType = UNSET
     access_token: Token | UnsetType = UNSET
     token_ends_at: TokenEnd | UnsetType | None = UNSET
