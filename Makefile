@@ -57,7 +57,7 @@ pins: ## resolve the pinned files anew from pyproject.toml
 	@$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --python-version 3.11 \
 		--group generators -o requirements/generators.txt
 
-test-interop: $(VENV)/.synced ## Node producers, Node clients and Bull Board against us (needs Node)
+test-interop: $(VENV)/.synced ## Node producers, Bull Board, clients in Node and Chromium against us (needs both)
 	@$(BIN)/python -m tests.interop
 
 bench: $(VENV)/.synced ## every bench, and a table at the end

@@ -79,13 +79,16 @@ def sent(path: str, batch: list[Any], *, packer: str | None = None) -> Any:
 
 
 def first_in_request(parsed: Parsed) -> list[CapturedEvent]:
-    """The events as each would be if it stood first: only the sequence and a missing time depend on the position."""
+    """The events as each would be if it stood alone: only a missing time and the sequence depend on the others, and of
+    the sequence not the time of sending."""
     return [_first(event, index) for event, index in zip(parsed.events, parsed.places, strict=True)]
 
 
 def _first(event: CapturedEvent, index: int) -> CapturedEvent:
     us = NOW * 1000 if at_us(event) == NOW * 1000 + index else at_us(event)
-    return msgspec.structs.replace(event, at=us // 1000, micros=us % 1000, sequence=event.sequence - index)
+    step = times.SEQUENCE_STEP
+    sequence = (event.sequence + step // 2) // step * step
+    return msgspec.structs.replace(event, at=us // 1000, micros=us % 1000, sequence=sequence)
 
 
 @calm

@@ -7,7 +7,7 @@ from typing import Any, Union
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from handbill.events.dialects import own, posthog, posthog_v1, segment, times
@@ -96,6 +96,28 @@ def test_every_dialect_takes_fewer_events_than_a_request_has_positions() -> None
     assert max(module.BATCH_MAX for module in (own, posthog, posthog_v1, segment)) <= 10_000 < times.SEQUENCE_STEP
 
 
+@given(
+    st.lists(st.integers(1, 19), min_size=1, max_size=20),
+    st.integers(10, 20),
+    st.integers(NOW - 20_000, NOW + 2_000),
+    st.randoms(use_true_random=False),
+)
+def test_batches_of_one_millisecond_keep_the_order_of_calls(
+    bursts: list[int], size: int, sent_at: int, random: Any
+) -> None:
+    """Several calls in each of some milliseconds, cut into batches that are all sent in one."""
+    milliseconds = [ms for ms, count in enumerate(bursts) for _ in range(count)]
+    calls = [event(n, NOW_US - (20 - ms) * 1000) for n, ms in enumerate(milliseconds)]
+    cuts = range(0, len(calls), size)
+    whole = [milliseconds[cut] for cut in cuts if len(set(milliseconds[cut : cut + size])) == 1]
+    assume(len(whole) == len(set(whole)))  # nothing orders two batches whose calls are all of one millisecond
+    batches = [calls[cut : cut + size] for cut in cuts]
+    random.shuffle(batches)  # arrival decides nothing
+    events = [each for batch in batches for each in post("/v1/batch", batch, sent_at=sent_at).events]
+    ordered = sorted(events, key=lambda each: (at_us(each), each.sequence, each.id))
+    assert [each.id for each in ordered] == [each["id"] for each in calls]
+
+
 def test_segment_has_one_time_of_sending_for_all_messages() -> None:
     times_sent = ["2026-11-16T11:59:58Z", None, "2026-11-16T11:59:59.250Z", "never", "2026-11-16T11:59:57Z"]
     batch = [{**event(n, NOW_US), "sentAt": sent_at} for n, sent_at in enumerate(times_sent)]
@@ -109,6 +131,35 @@ def test_a_messages_own_time_of_sending_corrects_its_clock_and_no_other_messages
     wrong = {**event(0, NOW_US + 3_600_000_000), "sentAt": from_ms(NOW + 3_600_000).isoformat()}
     parsed = post("/v1/batch", [wrong, event(1, NOW_US - 1)])
     assert [at_us(each) for each in parsed.events] == [NOW_US, NOW_US - 1]
+
+
+@given(
+    st.lists(st.tuples(st.booleans(), st.sampled_from((0, 0, 0, 1))), min_size=2, max_size=20),
+    st.integers(0, 3_000),
+    st.randoms(use_true_random=False),
+)
+def test_posthog_js_queues_some_events_and_sends_others_at_once(
+    captured: list[tuple[bool, int]], wait: int, random: Any
+) -> None:
+    """Those with options leave at once, the others together later; ids rise with every call, and break all ties."""
+    calls, now = [], NOW
+    for n, (_, gap) in enumerate(captured):
+        now += gap
+        calls.append(event(n, now * 1000, uuid7(now, n), **{"$lib": "web"}))
+    requests = [(now, [calls[n]]) for n, (at_once, _) in enumerate(captured) if at_once]
+    if queued := [calls[n] for n, (at_once, _) in enumerate(captured) if not at_once]:
+        requests.append((now + wait, queued))
+    random.shuffle(requests)  # arrival decides nothing
+    events = [each for sent_at, batch in requests for each in post("/batch/", batch, sent_at=sent_at).events]
+    ordered = sorted(events, key=lambda each: (at_us(each), each.sequence, each.id))
+    assert [each.id for each in ordered] == [each["id"] for each in calls]
+
+
+def test_only_posthog_js_is_known_to_number_the_ids_of_a_millisecond() -> None:
+    batch = [event(n, NOW_US, uuid7(NOW, 9 - n), **{"$lib": lib}) for n, lib in enumerate(("web", "ios", "posthog-go"))]
+    parsed = post("/batch/", [*batch, event(3, NOW_US, "own", **{"$lib": "web"})], sent_at=NOW + 1)
+    later = (NOW + 1) * 16_384
+    assert [each.sequence for each in parsed.events] == [NOW * 16_384, later + 1, later + 2, later + 3]
 
 
 def test_posthogs_newer_format_falls_back_to_when_the_batch_was_made() -> None:

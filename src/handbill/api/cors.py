@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 _ALLOWED_HEADERS = (
-    b"authorization, content-type, content-encoding, x-write-key, x-api-key, x-request-id, anonymousid, "
-    b"posthog-sdk-info, posthog-attempt, posthog-request-id, posthog-request-timestamp"
+    b"authorization, content-type, content-encoding, x-write-key, x-api-key, x-request-id, "
+    b"posthog-sdk-info, posthog-attempt, posthog-request-id, posthog-request-timestamp, "
+    b"x-retry-count, anonymousid, sentat, "  # Segment's when it repeats a request; RudderStack's, and when it does
+    b"rsa-recovered, rsa-retry-attempt, rsa-retry-reason, rsa-since-first-attempt, rsa-since-last-attempt"
 )
 _METHODS = b"GET, POST, OPTIONS"
 

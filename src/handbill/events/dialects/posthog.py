@@ -38,7 +38,16 @@ from handbill.events.dialects.reading import (
     plain,
     text,
 )
-from handbill.events.dialects.times import FUTURE_MS, RequestTime, fixed, read_ms, read_us, request_time
+from handbill.events.dialects.times import (
+    FUTURE_MS,
+    RequestTime,
+    fixed,
+    newest_uuid7,
+    read_ms,
+    read_us,
+    request_time,
+    sequence,
+)
 from handbill.events.dialects.unpack import Steps, unpacking
 from handbill.events.reasons import Reason
 from handbill.kit.errors import Fault, Invalid
@@ -57,6 +66,8 @@ _KNOWN = frozenset(
 ) | {*_KEYS, "sent_at", "sentAt"}
 _OURS = ("hbw_", "hbs_")
 """How keys of ours begin. A query may have a `token` of its own that is none of them."""
+_BROWSER = "web"
+"""What posthog-js calls itself in `$lib`."""
 _OBJECT, _LIST = 0x7B, 0x5B
 _JSON = (_OBJECT, _LIST)
 _raw = msgspec.json.Decoder(Raw)
@@ -251,9 +262,17 @@ def _captured(desk: Desk, default: str | None, sent: Sent, index: int, warned: W
     identity = event_id(found) if found else desk.moment.new_id()
     rest = {key: raw for key, raw in fields.items() if key not in _KNOWN}
     extra = {"$extra": encode(rest)} if rest else {}
-    at, sequence = _at(sent, desk, index, warned), desk.time.first_sequence + index
-    head = Head(identity, at, sequence, name[:NAME_CHARACTERS], whose(sent, cut=True), extra)
+    at = _at(sent, desk, index, warned)
+    head = Head(identity, at, _sequence(sent, found, desk, index), name[:NAME_CHARACTERS], whose(sent, cut=True), extra)
     return captured(sent, head, desk, warned)
+
+
+def _sequence(sent: Sent, uuid: str | None, desk: Desk, index: int) -> int:
+    """posthog-js sends an event with options at once, and so before those that it queued in the same millisecond. Its
+    ids are UUIDv7 whose digits rise from event to event, so those of one millisecond get one sequence: ids order them.
+    """
+    made = newest_uuid7((uuid,), desk.moment.received) if sent.inside.lib == _BROWSER else None
+    return desk.time.first_sequence + index if made is None else sequence(made, 0)
 
 
 def _at(sent: Sent, desk: Desk, index: int, warned: Warned) -> int:

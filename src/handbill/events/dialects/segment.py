@@ -44,7 +44,7 @@ from handbill.events.dialects.reading import (
     text,
     without_ip,
 )
-from handbill.events.dialects.times import RequestTime, fixed, read_ms, read_us, request_time, skew
+from handbill.events.dialects.times import RequestTime, read_ms, read_us, request_time, skew
 from handbill.events.dialects.unpack import Steps, unpacking
 from handbill.events.reasons import Reason
 from handbill.kit.fast import FastRequest
@@ -96,6 +96,7 @@ class _Context(msgspec.Struct, frozen=True):
     device: Any = None
     screen: Any = None
     library: Any = None
+    traits: Raw = _NOTHING
 
 
 class _Desk(msgspec.Struct, frozen=True):
@@ -103,8 +104,8 @@ class _Desk(msgspec.Struct, frozen=True):
 
     terms: Terms
     moment: Moment
-    time: RequestTime
-    sent_at: int | None
+    times: list[int | None]
+    sequences: list[int]
     ip: str | None
     user_agent: str | None
     context: Raw  # of messages that bring none
@@ -146,7 +147,9 @@ def open_segment(request: FastRequest, body: bytes, moment: Moment) -> Opened:
         ip = address(request.client_ip, terms.truncate_ip)
         sent_at = read_ms(plain(root.sentAt))
         time = _time(sent_at, items, moment.received)
-        desk = _Desk(terms, moment, time, sent_at, ip, agent, root.context, only)
+        times = [_at(item, sent_at, time) for item in items]
+        sequences = _sequences(times, time.first_sequence)
+        desk = _Desk(terms, moment, times, sequences, ip, agent, root.context, only)
         return collected(Dialect.SEGMENT, key, items, functools.partial(_captured, desk))
 
     return Opened(Dialect.SEGMENT, key, len(items), capture)
@@ -211,12 +214,16 @@ def _captured(desk: _Desk, fields: Fields, index: int, warned: Warned) -> Captur
     context = fields.get("context") or desk.context
     there = _there(context)
     properties = _properties(kind, fields, context if there is not _NO_CONTEXT else None, desk)
-    traits = object_of(fields.get("traits")) if kind == "identify" else None
+    traits = _traits(fields, there) if kind == "identify" else None
     check_size(properties, traits)
     page, system, device, display, library = (
         _dict(part) for part in (there.page, there.os, there.device, there.screen, there.library)
     )
-    at = _at(fields, desk, index, warned)
+    at = desk.times[index]
+    if at is None:
+        at = desk.moment.received * 1000 + index
+        if (stamp := _stamp(fields)) and read_us(stamp) is None:
+            warned.append(Reason.TIME_UNREADABLE)
     return CapturedEvent(
         tenant=desk.terms.tenant,
         id=event_id(found) if found else desk.moment.new_id(),
@@ -242,8 +249,17 @@ def _captured(desk: _Desk, fields: Fields, index: int, warned: Warned) -> Captur
         timezone=text(there.timezone),
         lib=text(library.get("name")),
         micros=at % 1000,
-        sequence=desk.time.first_sequence + index,
+        sequence=desk.sequences[index],
     )
+
+
+def _traits(fields: Fields, context: _Context) -> bytes | None:
+    """Where RudderStack's clients write them in an identify: in its context, with no `traits` beside it."""
+    own = object_of(fields.get("traits"))
+    if own is not None and own[1:-1].strip():
+        return own
+    inside = bytes(context.traits)
+    return inside if inside.startswith(b"{") else own
 
 
 def _dict(value: Any) -> dict[str, Any]:
@@ -291,19 +307,32 @@ def _properties(kind: str, fields: Fields, context: Raw | None, desk: _Desk) -> 
     return spliced(own, extra) if extra else own
 
 
-def _at(fields: Fields, desk: _Desk, index: int, warned: Warned) -> int:
-    """In microseconds; a message's own `sentAt` counts before the batch's."""
-    time = desk.time
-    stamp = plain(fields.get("originalTimestamp")) or plain(fields.get("timestamp"))
-    if not stamp:
-        return time.received + index
-    at = read_us(stamp)
-    if at is None:
-        warned.append(Reason.TIME_UNREADABLE)
-        return time.received + index
-    sent_at = _sent_at(fields)
-    ahead = skew(desk.sent_at if sent_at is None else sent_at, desk.moment.received)
-    return fixed(at - ahead, time, index)
+def _at(item: Fields | Reason, batch_sent_at: int | None, time: RequestTime) -> int | None:
+    """What the message says of its time, in microseconds; its own `sentAt` counts before the batch's."""
+    stamp = None if isinstance(item, Reason) else _stamp(item)
+    at = read_us(stamp) if stamp else None
+    if at is None or isinstance(item, Reason):
+        return None
+    sent_at = _sent_at(item)
+    at -= skew(batch_sent_at if sent_at is None else sent_at, time.received // 1000)
+    return None if at > time.latest else max(at, 0)
+
+
+def _stamp(fields: Fields) -> Any:
+    return plain(fields.get("originalTimestamp")) or plain(fields.get("timestamp"))
+
+
+def _sequences(times: list[int | None], first: int) -> list[int]:
+    """By position; and of requests that were sent in one millisecond, the one comes first whose events are earlier.
+
+    Node's clients of Segment and RudderStack send several batches at once, cut anywhere among the calls of one
+    millisecond. These are the last calls of one batch, all of the next ones, and the first of another.
+    """
+    known = {at for at in times if at is not None}
+    if not first or len(known) < 2:
+        return [first + index for index in range(len(times))]
+    shifts = {min(known): BATCH_MAX, max(known): -BATCH_MAX}
+    return [first + index + (0 if at is None else shifts.get(at, 0)) for index, at in enumerate(times)]
 
 
 def _edge(
