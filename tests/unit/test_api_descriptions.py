@@ -114,7 +114,14 @@ def test_a_schema_under_a_qualified_name_is_its_structs_and_another_of_that_name
 
 
 def test_a_parameter_without_a_text_has_that_of_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(descriptions, "PARAMETERS", {"banner_id": "The banner's id.", "limit": "Not taken."})
-    operation: dict[str, Any] = {"parameters": [{"name": "banner_id"}, {"name": "limit", "description": "Own text."}]}
+    texts = {("path", "banner_id"): "The banner's id.", ("query", "limit"): "Not taken."}
+    monkeypatch.setattr(descriptions, "PARAMETERS", texts)
+    operation: dict[str, Any] = {
+        "parameters": [
+            {"name": "banner_id", "in": "path"},
+            {"name": "banner_id", "in": "query"},
+            {"name": "limit", "in": "query", "description": "Own text."},
+        ]
+    }
     descriptions.describe_parameters(operation)
-    assert [each["description"] for each in operation["parameters"]] == ["The banner's id.", "Own text."]
+    assert [each.get("description") for each in operation["parameters"]] == ["The banner's id.", None, "Own text."]

@@ -7,8 +7,9 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import msgspec
 
+from handbill.api.feature_texts import BY_FEATURE
 from handbill.api.field_docs import field_docs
-from handbill.api.field_texts import BY_FEATURE, PARAMETERS, SHARED
+from handbill.api.field_texts import PARAMETERS, SHARED
 
 
 def describe_fields(schemas: dict[str, Any], structs: Iterable[type[msgspec.Struct]]) -> None:
@@ -25,8 +26,9 @@ def describe_fields(schemas: dict[str, Any], structs: Iterable[type[msgspec.Stru
 def describe_parameters(operation: dict[str, Any]) -> None:
     """Give each parameter of an operation that has no description the one of its name."""
     for parameter in operation.get("parameters", ()):
-        if not parameter.get("description") and parameter["name"] in PARAMETERS:
-            parameter["description"] = PARAMETERS[parameter["name"]]
+        text = parameter.get("description") or PARAMETERS.get((parameter["in"], parameter["name"]))
+        if text is not None:
+            parameter["description"] = text
 
 
 def structs(kinds: Iterable[Any]) -> list[type[msgspec.Struct]]:
