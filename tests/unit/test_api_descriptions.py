@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import sys
+import tempfile
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Annotated, Any, Generic, TypeVar
 
@@ -10,8 +13,12 @@ import msgspec
 import pytest
 from msgspec import Meta
 
+from handbill.api import app, openapi
 from handbill.api import field_docs as docs
 from handbill.api import openapi_descriptions as descriptions
+from handbill.settings import load
+from handbill.wiring.house import build
+from tests.architecture.pages import NOBODY
 
 T = TypeVar("T")
 FEATURE = __name__.partition(".")[2].partition(".")[0]
@@ -125,3 +132,61 @@ def test_a_parameter_without_a_text_has_that_of_its_name(monkeypatch: pytest.Mon
     }
     descriptions.describe_parameters(operation)
     assert [each.get("description") for each in operation["parameters"]] == ["The banner's id.", None, "Own text."]
+
+
+def is_described(name: str, text: str) -> bool:
+    """Whether a description says more than the name itself."""
+    words = [word.lower() for word in re.findall(r"\w+", text)]
+    return len(words) >= 3 and "".join(words) not in (name.lower(), name.replace("_", "").lower())
+
+
+@pytest.fixture(scope="module")
+def document() -> dict[str, Any]:
+    """The document of an installation that is built and never started, hot routes included."""
+    with tempfile.TemporaryDirectory() as directory:
+        settings = load({"HANDBILL_HOME": directory, **NOBODY})
+        house = build(settings)
+        litestar = app.litestar(house, settings, house)
+        litestar.state["fast_routes"] = app._fast_routes(house)
+        return openapi.document(litestar)
+
+
+def objects(node: Any, where: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every schema with properties, and where it stands; examples left out."""
+    if isinstance(node, dict):
+        if isinstance(node.get("properties"), dict):
+            yield where, node["properties"]
+        for key, value in node.items():
+            if key not in ("example", "properties"):
+                yield from objects(value, f"{where}.{key}")
+        for name, value in node.get("properties", {}).items():
+            yield from objects(value, f"{where}.{name}")
+    elif isinstance(node, list):
+        for index, value in enumerate(node):
+            yield from objects(value, f"{where}.{index}")
+
+
+def described_parts(document: dict[str, Any]) -> dict[tuple[str, str], str]:
+    """The description of every field and parameter: by schema or operation, and name."""
+    found = {
+        (where, name): member.get("description", "")
+        for where, properties in objects(document, "")
+        for name, member in properties.items()
+    }
+    for item in document["paths"].values():
+        for operation in item.values():
+            for each in operation.get("parameters", ()):
+                found[operation["operationId"], each["name"]] = each.get("description", "")
+    return found
+
+
+def test_every_field_and_every_parameter_has_a_description(document: dict[str, Any]) -> None:
+    texts = described_parts(document)
+    assert len(texts) > 1500
+    assert {at: text for at, text in texts.items() if not is_described(at[1], text)} == {}
+
+
+def test_every_text_of_the_shared_tables_is_in_use(document: dict[str, Any]) -> None:
+    used = set(described_parts(document).values())
+    tables = [descriptions.SHARED, descriptions.PARAMETERS, *descriptions.BY_FEATURE.values()]
+    assert [text for table in tables for text in table.values() if text not in used] == []

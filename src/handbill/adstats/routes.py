@@ -65,6 +65,7 @@ class BackfillRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class Entities(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     entities: Annotated[list[Listed], Meta(min_length=1, max_length=5_000)]
+    """Ad campaigns, ad sets and ads by the platform's ids, at most 5,000."""
 
 
 class ManagerRoutes(Controller):

@@ -36,7 +36,9 @@ Cursor = Annotated[
     str | None, QueryParameter(max_length=500, description="`next` of the page before; none for the first.")
 ]
 Limit = Annotated[int, QueryParameter(ge=1, le=LIMIT_MAX, description="Rows on a page.")]
-QueueName = Annotated[str, PathParameter(min_length=1, max_length=100, pattern=r"^[^:{}]+$", description="The queue.")]
+QueueName = Annotated[
+    str, PathParameter(min_length=1, max_length=100, pattern=r"^[^:{}]+$", description="The name of the queue.")
+]
 JobId = Annotated[str, PathParameter(min_length=1, max_length=500, description="The job's id.")]
 JobState = Annotated[
     Literal["pending", "waiting", "prioritized", "delayed", "active", "completed", "failed", "waiting-children"],

@@ -90,6 +90,7 @@ class Connection(msgspec.Struct, frozen=True):
     waba_id: str
     portfolio: str
     numbers: list[NumberView]
+    """The sending numbers of the connection and how they stand."""
     webhook: str
     """The path of this connection's webhook."""
     verify_token: str

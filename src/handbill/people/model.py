@@ -150,7 +150,7 @@ class EdgeView(msgspec.Struct, frozen=True):
     target: str
     at: datetime
     event_id: str
-    """The id of the event that said it."""
+    """The id of the event that made the link."""
     outcome: str
     """What the link did: joined two people, changed nothing, was refused or voided."""
     voided_at: datetime | None = None

@@ -95,7 +95,7 @@ class Preview(msgspec.Struct, frozen=True):
     exact: bool
     """Whether `size` is counted; else it is an estimate."""
     looked_at: int
-    """How many people were held against the rule."""
+    """How many people were compared with the rule."""
     sample: list[Member]
     """Some of the people that the rule takes."""
 

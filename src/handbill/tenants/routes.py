@@ -89,6 +89,7 @@ class WhoAmI(msgspec.Struct, frozen=True):
     kind: str
     """The kind of credential: a session or a key."""
     actor: str
+    """Who you are in the audit log."""
     scopes: list[str]
     role: str | None = None
     """The role of the signed-in user; null for a key."""
