@@ -103,9 +103,9 @@ class Connection(msgspec.Struct, frozen=True):
     token_note: str | None = None
     """Why the platform refuses the token; null while it does not."""
     token_changed_at: datetime | None = None
-    """When the state of the token last changed, or it was given."""
+    """When the token was last given, or its state changed; null: never."""
     token_ends_at: datetime | None = None
-    """Null for a token that does not end, or of which nobody has told."""
+    """When the token ends; null: never, or not known."""
     token_checked_at: datetime | None = None
     """When the platform was last asked for the token's end: once a day."""
     version: int = 1
@@ -125,6 +125,7 @@ class NewConnection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     time_zone: Zone = "UTC"
     """The time zone of the account, which stays; an IANA name."""
     look_back_days: Annotated[int, Meta(ge=1, le=92)] | None = None
+    """How many past days are read again once a day; if not given, as many as the platform restates."""
     access_token: Token | None = None
     token_ends_at: TokenEnd | None = None
 
@@ -142,6 +143,7 @@ class ConnectionPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class Sellpage(msgspec.Struct, frozen=True):
     sellpage_id: UUID
+    """The id of the sellpage."""
     name: str
     url: str | None
     version: int
@@ -187,6 +189,7 @@ class NewEntity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     entity_type: Level
     name: Name
     connection_id: UUID | None = None
+    """The id of the connected ad account; of a campaign only."""
     parent_id: UUID | None = None
     sellpage_id: UUID | None = None
     external_id: ExternalId | None = None
@@ -212,6 +215,7 @@ class Listed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     entity_type: Level
     external_id: ExternalId
+    """The platform's own id."""
     name: Name
     parent_external_id: ExternalId | None = None
     """The platform's id of what is right above it; null for a campaign."""
@@ -264,6 +268,7 @@ JobState = Literal["enqueued", "already_running"]
 
 class Enqueued(msgspec.Struct, frozen=True):
     id: str
+    """The id of the job."""
     state: JobState
     """Whether the job was put into the queue, or one for the same days waits or runs."""
 

@@ -77,11 +77,11 @@ class SellpageRow(StatsRow, frozen=True, kw_only=True):
     """A sellpage's point, with how many came from one step to the next; 0 where there was nobody to come."""
 
     cr1: Decimal
-    """Clicks of impressions."""
+    """Clicks on links divided by impressions; 0 without impressions."""
     cr2: Decimal
-    """Purchases of clicks."""
+    """Purchases divided by clicks on links; 0 without clicks."""
     cr3: Decimal
-    """Purchases of content views."""
+    """Purchases divided by content views; 0 without content views."""
 
 
 class StatsAnswer(msgspec.Struct, frozen=True):
@@ -103,6 +103,7 @@ class SellpageAnswer(msgspec.Struct, frozen=True):
     totals: list[SellpageRow]
     zones: list[str]
     exact_zone: bool
+    """Whether all accounts keep the same days."""
     mode: str
 
 
@@ -185,7 +186,7 @@ class Explained(msgspec.Struct, frozen=True):
     literal_spend: Decimal
     """What adding up every answer would claim."""
     literal_factor: Decimal
-    """By how much that sum exceeds the newest answer."""
+    """How many times that sum is the spend of the newest answer."""
 
 
 class Reading:

@@ -27,8 +27,6 @@ SHARED: dict[str, str] = {
     "faults": "What is wrong with which field.",
     "finished_at": "When it ended; null while it has not.",
     "first_seen_at": "When it was first seen.",
-    "id": "Its own id.",
-    "info": "The object itself.",
     "items": "The rows of this page, in the order of the list.",
     "language": "The language by its code, e.g. en or pt_BR.",
     "message": "What was done, or why it was not, for a person to read.",

@@ -70,7 +70,7 @@ class Variant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 CapRules = Annotated[list[CapRule], Meta(max_length=5, description="Further limits; each of them must have room")]
-Variants = Annotated[list[Variant], Meta(max_length=10, description="Faces to test against each other")]
+Variants = Annotated[list[Variant], Meta(max_length=10, description="Variants to test against each other")]
 
 
 class Placement(msgspec.Struct, frozen=True):
@@ -324,9 +324,11 @@ class BannerView(msgspec.Struct, frozen=True):
 
 class PlacementView(msgspec.Struct, frozen=True):
     placement_id: UUID
+    """The placement's public id."""
     name: str
     slug: str
     description: str | None
+    """For those who work with it; nobody else sees it."""
     ranking: list[Criterion]
     caps: list[CapRule]
     version: int
@@ -336,6 +338,7 @@ class PlacementView(msgspec.Struct, frozen=True):
 
 class CampaignView(msgspec.Struct, frozen=True):
     campaign_id: UUID
+    """The campaign's public id."""
     name: str
     status: CampaignStatus
     """Where now lies between `starts_at` and `ends_at`."""

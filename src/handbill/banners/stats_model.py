@@ -145,6 +145,6 @@ class StatsAnswer(msgspec.Struct, frozen=True):
     source: Source = "counters"
     """Where the figures come from: the counters, or the stored events."""
     complete_from: date | None = None
-    """From this UTC day on no event is missing; null where none is missing at all."""
+    """Days from this UTC day on miss no event, that of `fresh_at` aside; null where no day misses any."""
     missing: list[MissingEvents] = []
     """Of `events` only: how many events were counted and are not in the event store, by day."""

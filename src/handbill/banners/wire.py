@@ -168,6 +168,7 @@ class Decision(msgspec.Struct, frozen=True):
     placement: str | None
     """The placement's slug; null where none was named."""
     placement_id: UUID | None
+    """The placement's public id; null where none was named."""
     banners: list[Decided]
     """What to show there, best first; may be empty."""
 
@@ -193,7 +194,7 @@ class Verdict(msgspec.Struct, frozen=True):
     rule: str | None = None
     """The rule or limit that decided, in words; null where none did."""
     next_eligible_at: datetime | None = None
-    """The first moment at which all limits have room; null where that is now, never or not known."""
+    """The first moment at which it may be shown, as far as that is known; null where there is none."""
     names: Names | None = None
     """What banner, placement and campaign are called."""
 

@@ -43,6 +43,7 @@ class Contact(msgspec.Struct, frozen=True):
 
     contact_id: UUID
     phone: str | None
+    """The phone number with + and country code; null: none."""
     whatsapp: str | None
     """The phone number as WhatsApp counts it, with + and country code; null: none."""
     email: str | None
@@ -249,11 +250,11 @@ class Counts(msgspec.Struct, frozen=True):
     rows: int = 0
     """How many rows were read."""
     created: int = 0
-    """Rows of which a contact was created."""
+    """Rows that created a contact."""
     updated: int = 0
     """Rows that changed a contact."""
     unchanged: int = 0
-    """Rows whose contact has all that they say."""
+    """Rows whose contact was as they say already."""
     skipped: int = 0
     """Rows whose contact is there already, where the policy is `skip`."""
     duplicates: int = 0
@@ -316,6 +317,7 @@ class ImportView(msgspec.Struct, frozen=True):
     """An import with how far it is."""
 
     info: Import
+    """The import itself."""
     progress: Progress
     """How far it is and how long it will take."""
 
@@ -363,6 +365,7 @@ class Cause(msgspec.Struct, frozen=True):
 
 class Report(msgspec.Struct, frozen=True):
     info: Import
+    """The import itself."""
     causes: list[Cause]
     """What happened to rows, by cause, with how many."""
 

@@ -27,7 +27,6 @@ class OwnEvent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     event: str
     """The name of the event."""
     distinct_id: str | int
-    """The id of who did it, as you know the user."""
     event_id: str | None = None
     """Names the event: sent again with it, it counts once; made up if not given."""
     timestamp: str | None = None
@@ -159,6 +158,7 @@ class SegmentError(msgspec.Struct, frozen=True):
     """Always false: nothing was accepted."""
     code: str
     message: str
+    """What is wrong, for a person to read."""
 
 
 _AT = "2026-07-01T09:30:00.000Z"

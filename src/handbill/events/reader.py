@@ -19,6 +19,7 @@ PORTION = 1_000
 
 class ParkedRow(msgspec.Struct, frozen=True):
     id: UUID
+    """The id of the parked event, by which it can be chosen."""
     kind: str
     event_id: str | None
     lane: str

@@ -357,7 +357,7 @@ class Whereabouts(msgspec.Struct, frozen=True):
     kind: str | None = None
     """impression, click, view or capture; null: not known."""
     counted_at: datetime | None = None
-    """When it came in; null where it was not counted."""
+    """When it came in; null: it is not stored."""
     parked: list[dict[str, Any]] = []
     """Each time it was parked: when, why, and whether it was sent in again."""
     stored: Stored | None = None

@@ -120,6 +120,7 @@ class DeadLetter(msgspec.Struct, frozen=True):
     """One job that failed for good, as a person or a program reads it."""
 
     id: UUID
+    """The id of the dead letter."""
     tenant_id: int | None
     queue: str
     job_id: str

@@ -46,7 +46,7 @@ Events = Annotated[list[Annotated[str, Meta(max_length=60)]], Meta(max_length=50
 class NewHook(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     url: Url
     events: Events = []
-    """None named: every event."""
+    """Names of the events that it gets; none named: every event."""
 
 
 class HookPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

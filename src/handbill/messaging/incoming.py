@@ -54,6 +54,7 @@ class Inbound(msgspec.Struct, frozen=True):
     """WhatsApp's id of the message."""
     connection_id: UUID
     number_id: str
+    """The provider's id of your number that it was sent to."""
     address: str
     """The number of the person who wrote, with its country code."""
     name: str

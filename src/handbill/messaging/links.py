@@ -52,7 +52,7 @@ class ConnectionPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     portfolio: Digits | UnsetType = UNSET
     token: Secret | UnsetType = UNSET
     app_secret: Secret | UnsetType = UNSET
-    """The secret before it goes on proving webhooks for a day."""
+    """The secret of the provider's app, which proves webhooks. The one before it is valid for another day."""
     token_ends_at: TokenEnd | UnsetType | None = UNSET
     """Left out beside a new token, it is what the provider tells of that token."""
 
@@ -100,9 +100,9 @@ class Connection(msgspec.Struct, frozen=True):
     token_state: TokenState = "valid"  # noqa: S105 - a state, not a password
     """`dead`: the provider refuses the token. Nothing is sent until there is a new one."""
     token_note: str | None = None
-    """Why it is refused."""
+    """Why the provider refuses the token; null while it does not."""
     token_ends_at: datetime | None = None
-    """Null for a token that does not end, or of which nobody has told."""
+    """When the token ends; null: never, or not known."""
     token_checked_at: datetime | None = None
     """When the provider was last asked for the token's end; null: never."""
 

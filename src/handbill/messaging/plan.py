@@ -53,7 +53,7 @@ class Quiet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     by: Literal["tenant", "contact"] = "tenant"
     """Whose clock decides: the tenant's, or that of each contact."""
     zone: Zone | None = None
-    """By the tenant's own zone when none is given."""
+    """The time zone of the clock, by its IANA name; null: the tenant's own."""
 
 
 class PersonCap(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -91,7 +91,7 @@ class NewCampaign(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     connection_id: UUID
     content: UsedTemplate | UsedText
     numbers: Annotated[list[Digits], Meta(max_length=100)] = []
-    """None given: every number of the connection."""
+    """The sending numbers, by the provider's ids; none given: every number of the connection."""
     bindings: Annotated[dict[str, BindingIn], Meta(max_length=100)] = {}
     audience: AudienceSpec = msgspec.field(default_factory=AudienceSpec)
     purpose: Literal["marketing", "utility"] = "marketing"
@@ -100,7 +100,7 @@ class NewCampaign(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     quiet: Quiet | None = None
     person_cap: PersonCap | None = None
     price: Decimal = Decimal(0)
-    """What one message is expected to cost."""
+    """What one message is expected to cost, as a decimal string."""
     spend_cap: Decimal | None = None
     currency: Annotated[str, Meta(pattern="^[A-Z]{3}$")] = "USD"
 
@@ -246,7 +246,7 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True):
     skipped: int
     """Messages that were not sent on purpose."""
     unknown: int
-    """Messages that may have been sent: no answer says so."""
+    """Messages that may have been sent: the answer of the provider is missing."""
     open: int
     """Messages that have no outcome yet."""
     twice: int

@@ -79,7 +79,7 @@ ROLE_SCOPES: dict[str, frozenset[str]] = {
 class Tenant(msgspec.Struct, frozen=True):
     tenant_id: int
     public_id: UUID
-    """The tenant's id in addresses and in messages to other systems."""
+    """The tenant's id as other systems see it."""
     slug: str
     """The short name, for logins and commands."""
     name: str
@@ -172,7 +172,7 @@ class Key(msgspec.Struct, frozen=True):
     created_at: datetime
     expires_at: datetime | None = None
     revoked_at: datetime | None = None
-    """When it was revoked; null: it works."""
+    """When it was revoked; null: it was not."""
     last_used_at: datetime | None = None
     """When it was last used; null: never."""
     replaces: UUID | None = None
@@ -196,6 +196,7 @@ class KeyMade(msgspec.Struct, frozen=True):
     """A fresh key. `key` is its clear text, shown this once."""
 
     info: Key
+    """The key as it is listed."""
     key: str
     """The whole key. That of a secret key is shown this once."""
 
@@ -204,6 +205,7 @@ class User(msgspec.Struct, frozen=True):
     user_id: UUID
     email: str
     name: str
+    """What the user is called."""
     role: Role
     version: int
     created_at: datetime
@@ -213,11 +215,13 @@ class NewUser(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     email: Email
     password: Password
     name: Annotated[str, Meta(max_length=200)] = ""
+    """What the user is called."""
     role: Role = "viewer"
 
 
 class UserPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: Annotated[str, Meta(max_length=200)] | UnsetType = UNSET
+    """What the user is called."""
     role: Role | UnsetType = UNSET
     password: Password | UnsetType = UNSET
 
@@ -249,9 +253,9 @@ class AuditEntry(msgspec.Struct, frozen=True):
     object: str
     """What it was done to: a kind and an id."""
     before: dict[str, Any] | None = None
-    """How the object looked before, without secrets; null: it was not there."""
+    """How the object looked before, without secrets; null where there is nothing to show."""
     after: dict[str, Any] | None = None
-    """How the object looked after, without secrets; null: it is gone."""
+    """How the object looked after, without secrets; null where there is nothing to show."""
     request_id: str | None = None
     """The id of the request that did it; null: it was no request."""
 

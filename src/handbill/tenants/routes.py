@@ -65,6 +65,7 @@ class TenantView(msgspec.Struct, frozen=True):
 class Login(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     email: Email
     password: Annotated[str, Meta(min_length=1, max_length=1024)]
+    """The password of the user."""
     cookie: bool = False
     """Also set the token as a cookie, for browsers."""
     tenant: Slug | None = None
