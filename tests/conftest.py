@@ -235,4 +235,5 @@ def handbill_env(engines: Engines, short_tmp: Path) -> dict[str, str]:
         "HANDBILL_WORKER__PORT": "0",
         "HANDBILL_WORKER__METRICS_PORT": "0",
         "HANDBILL_MESSAGING__GRAPH_URL": "http://127.0.0.1:9",  # nobody there: no test calls a foreign server
+        "HANDBILL_ADSTATS__META_URL": "http://127.0.0.1:9",
     }

@@ -153,3 +153,17 @@ async def test_each_slot_of_a_placement_has_a_banner(
     if len(slots) <= 10:
         assert shown == [one["title"] for one in recorder.banners]
     assert recorder.seen.count("/v1/decide") == 1
+
+
+async def test_placements_beyond_ten_are_filled_by_more_decisions(
+    visit: MakePage, recorder: RecordingApi, site: str
+) -> None:
+    recorder.banners = [banner(number, title=str(number)) for number in range(1, 11)]
+    page = await visit()
+    script, url = quote(f"{site}handbill.js"), quote(recorder.url)
+    slots = ",".join(f"place-{number}" for number in range(23))
+    await page.goto(f"{site}plain?src={script}&key={KEY}&url={url}&slots={slots}")
+    await page.wait_for_function(
+        "[...document.querySelectorAll('[data-handbill]')].every((it) => it.childElementCount)"
+    )
+    assert recorder.seen.count("/v1/decide") == 3

@@ -13,6 +13,8 @@ from typing import Any
 import aiohttp
 import pytest
 
+from handbill.adstats import examples
+from handbill.fake_graph.model import AdAccount, Config
 from handbill.infra.clickhouse import ClickHouse
 from handbill.infra.migrations import migrate_clickhouse
 from handbill.infra.postgres import Database
@@ -98,11 +100,14 @@ async def test_no_body_breaks_an_operation(
     base = f"http://127.0.0.1:{handbill_env['HANDBILL_API__PORT']}"
     headers = {"Authorization": f"Bearer {sender.secret_key}", "X-Write-Key": sender.write_key}
     env = handbill_env | {"HANDBILL_CLICKHOUSE__URL": engines.clickhouse_url}
+    account = AdAccount(examples.NEW_CONNECTION["external_id"], examples.NEW_CONNECTION["access_token"])
     failed: list[tuple[str, str, str, int]] = []
     statuses: Counter[int] = Counter()
     async with (
-        graph() as fake,
-        process("api", env=env | {"HANDBILL_MESSAGING__GRAPH_URL": fake.url}) as running,
+        graph(Config(ad_accounts=(account,))) as fake,
+        process(
+            "api", env=env | {"HANDBILL_MESSAGING__GRAPH_URL": fake.url, "HANDBILL_ADSTATS__META_URL": fake.url}
+        ) as running,
         aiohttp.ClientSession(base, headers=headers) as client,
     ):
         await running.log(event="api-ready")

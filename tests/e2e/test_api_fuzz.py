@@ -41,7 +41,10 @@ async def test_no_request_breaks_the_api(
     base = f"http://127.0.0.1:{handbill_env['HANDBILL_API__PORT']}"
     async with (
         graph() as fake,
-        process("api", env=handbill_env | {"HANDBILL_MESSAGING__GRAPH_URL": fake.url}) as running,
+        process(
+            "api",
+            env=handbill_env | {"HANDBILL_MESSAGING__GRAPH_URL": fake.url, "HANDBILL_ADSTATS__META_URL": fake.url},
+        ) as running,
     ):
         await running.log(event="api-ready")
         async with aiohttp.ClientSession() as client, client.get(f"{base}/schema/openapi.json") as reply:

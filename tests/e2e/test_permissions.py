@@ -15,7 +15,8 @@ from uuid import uuid4
 import aiohttp
 import pytest
 
-from handbill.fake_graph.model import Config, Number
+from handbill.adstats import examples
+from handbill.fake_graph.model import AdAccount, Config, Number
 from handbill.infra.clickhouse import ClickHouse
 from handbill.infra.migrations import migrate_clickhouse
 from handbill.infra.postgres import Database
@@ -105,7 +106,9 @@ async def api(handbill_env: dict[str, str], engines: Engines, clickhouse: ClickH
         "HANDBILL_CLICKHOUSE__URL": engines.clickhouse_url,
         "HANDBILL_WORKER__PORT": str(free_port()),
     }
-    async with graph(Config(numbers=tuple(Number(number) for number in OWN_NUMBERS))) as fake:
+    account = AdAccount(examples.NEW_CONNECTION["external_id"], examples.NEW_CONNECTION["access_token"])
+    numbers = tuple(Number(number) for number in OWN_NUMBERS)
+    async with graph(Config(numbers=numbers, ad_accounts=(account,))) as fake:
         env |= {"HANDBILL_MESSAGING__GRAPH_URL": fake.url, "HANDBILL_ADSTATS__META_URL": fake.url}
         async with (
             process("api", env=env) as running,

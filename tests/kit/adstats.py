@@ -110,7 +110,7 @@ async def a_shop(
         shop.sellpages.append(made.sellpage_id)
     for number in range(accounts):
         new = NewConnection("MOCK", f"{1000 + number}", f"Account {number}", currency, zone, **connection)
-        account = (await edit.create_connection(tenant, new, actor="test")).connection_id
+        account = (await adstats.connections.create(tenant, new, actor="test")).connection_id
         shop.accounts.append(account)
         for at, sets in enumerate(tree):
             page = shop.sellpages[at % 3] if at % 3 < 2 else None

@@ -78,6 +78,7 @@ _TABLES: dict[str, dict[str, str]] = {
         "parked_request_id": _ID, "action": "'drop'", "status": "'done'", "report": "'{}'", "requested_by": "'x'",
         "created_at": _OLD, "progressed_at": _OLD, "finished_at": "case when n % 10 > 0 then now() end",
     },
+    "events.sequence_corrections": {"event_key": _KEY, "sequence": "n", "corrected_at": _OLD},
     "jobs.dead_letters": {
         "id": _ID, "queue": "'q'", "job_id": "n::text", "name": "'x'", "effect_id": _ID, "data": "'{}'",
         "reason": "'x'", "failed_at": _OLD,

@@ -27,10 +27,10 @@ class Gate:
         self.shut = True
         self.bad_tenant: int | None = None
 
-    async def prepare(self, rows: list[Row]) -> None:
+    async def prepare(self, rows: Sequence[Row]) -> None:
         """Nothing must be there."""
 
-    async def write(self, tx: Tx, rows: list[Row], lane: int, lowered: Sequence[Row] = ()) -> None:
+    async def write(self, tx: Tx, rows: Sequence[Row], lane: int, lowered: Sequence[Row] = ()) -> None:
         if self.shut and any(self._refuses(row) for row in rows):
             raise PostgresError("a check that is wrong", sqlstate="23514", constraint="ck", statement="gate")
 
@@ -38,7 +38,7 @@ class Gate:
         whose = self.bad_tenant is None or row.event.tenant == self.bad_tenant
         return whose and getattr(row.event, "page", None) == "bad"
 
-    async def project(self, survivors: list[Row], refused: list[Row]) -> None:
+    async def project(self, survivors: Sequence[Row], refused: Sequence[Row]) -> None:
         """Nothing in Redis."""
 
 

@@ -13,7 +13,7 @@ from handbill.events.model import CapturedEvent, at_us
 from handbill.events.model import Edge as SaidEdge
 from handbill.people.gather import Gathered
 from handbill.people.identity import fold
-from handbill.people.model import EdgeKind
+from handbill.people.model import EdgeKind, EdgeName
 
 PLACES = 16_384
 """Positions in a request, in the formula of a sequence."""
@@ -72,9 +72,9 @@ def counted(delivered: Iterable[Sequence[CapturedEvent]]) -> list[CapturedEvent]
     return sorted(smallest.values(), key=lambda event: (at_us(event), event.sequence, event.id))
 
 
-def properties(events: Sequence[CapturedEvent]) -> dict[str, dict[str, Any]]:
+def properties(events: Sequence[CapturedEvent], voided: Sequence[EdgeName] = ()) -> dict[str, dict[str, Any]]:
     """What every person is like, by the id that names it: a plain walk over events in the one order."""
-    people = fold(Gathered(events).edges.values())
+    people = fold(Gathered(events).edges.values(), voided)
     latest: dict[tuple[str, str], tuple[int, Any]] = {}
     default: dict[tuple[str, str], tuple[int, Any]] = {}
     names = set()

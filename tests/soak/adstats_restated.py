@@ -79,9 +79,7 @@ async def read_all(chaos: Chaos, adstats: AdstatsService, first: date) -> None:
                 if ended.dead:
                     chaos.tally["tokens_died"] += 1
                     patch = ConnectionPatch(access_token="another")
-                    await adstats.editor.change_connection(
-                        shop.tenant, shop.accounts[0], patch, version=None, actor="soak"
-                    )
+                    await adstats.connections.change(shop.tenant, shop.accounts[0], patch, version=None, actor="soak")
                 elif ended.trouble:
                     chaos.tally["throttles"] += 1
                 else:
@@ -114,10 +112,10 @@ async def dead_tokens(chaos: Chaos, adstats: AdstatsService, database: Database,
     today = chaos.clock.now().date()
     ended = await dying.syncing.run(shop.tenant, SyncJob(shop.seller, today, today, "CAMPAIGN"))
     assert len(ended.dead) == 1, ended
-    assert (await adstats.editor.connection(shop.tenant, shop.accounts[0])).token_state == "dead"
+    assert (await adstats.connections.read(shop.tenant, shop.accounts[0])).token_state == "dead"
     chaos.tally["tokens_died"] += 1
     patch = ConnectionPatch(access_token="another")
-    await adstats.editor.change_connection(shop.tenant, shop.accounts[0], patch, version=None, actor="soak")
+    await adstats.connections.change(shop.tenant, shop.accounts[0], patch, version=None, actor="soak")
 
 
 async def believed(adstats: AdstatsService, tenant: int, first: date, last: date, as_of: date | None) -> Beliefs:

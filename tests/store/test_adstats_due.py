@@ -31,7 +31,7 @@ async def test_an_account_without_ads_does_not_have_the_others_read_deep_at_ever
     clock = FakeClock()
     adstats = service(database, redis, clock)
     shop = await a_shop(adstats, database, tenant, tree=((1,),))
-    bare = await adstats.editor.create_connection(tenant, NewConnection("MOCK", "7", "Bare", "USD"), actor="test")
+    bare = await adstats.connections.create(tenant, NewConnection("MOCK", "7", "Bare", "USD"), actor="test")
     new = NewEntity("CAMPAIGN", "No ads yet", bare.connection_id)
     await adstats.editor.create_entity(tenant, new, actor="test")
     await synced(adstats, shop, DAY - timedelta(days=3), DAY)
@@ -45,7 +45,7 @@ async def test_a_backfill_ends_when_its_account_is_gone(database: Database, redi
     adstats = service(database, redis, clock)
     shop = await a_shop(adstats, database, tenant, tree=((),))
     begun = await adstats.dispatch.backfill(tenant, DAY, DAY, actor="test")
-    await adstats.editor.disconnect(tenant, shop.accounts[0], version=None, actor="test")
+    await adstats.connections.delete(tenant, shop.accounts[0], version=None, actor="test")
     await synced(adstats, shop, DAY)
     ended = await adstats.dispatch.progress(tenant, begun.backfill_id)
     assert (ended.state, ended.errors) == ("failed", ["no ad account is connected any more"])
@@ -56,12 +56,13 @@ async def test_an_account_that_has_no_token_yet_is_not_asked(database: Database,
     clock = FakeClock()
     adstats = service(database, redis, clock)
     new = NewConnection("META", "7", "No token", "USD")
-    account = await adstats.editor.create_connection(tenant, new, actor="test")
-    await adstats.editor.create_entity(tenant, NewEntity("CAMPAIGN", "One", account.connection_id), actor="test")
+    account = await adstats.connections.create(tenant, new, actor="test")
+    named = NewEntity("CAMPAIGN", "One", account.connection_id, external_id="11")
+    await adstats.editor.create_entity(tenant, named, actor="test")
     assert (await adstats.dispatch.tick(tenant)).jobs == []
     with pytest.raises(Invalid, match="no time zone"):  # the machine's own is another one on the next machine
         here = NewConnection("MOCK", "8", "Here", "USD", "localtime")
-        await adstats.editor.create_connection(tenant, here, actor="test")
+        await adstats.connections.create(tenant, here, actor="test")
 
 
 async def test_the_look_back_of_an_archived_campaign_is_counted_in_its_accounts_days(

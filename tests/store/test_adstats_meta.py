@@ -29,6 +29,9 @@ DAY = date(2026, 2, 19)
 TOKEN = "EAAB-secret-token"
 
 
+NO_IDS: tuple[object, ...] = (None, "", "None", "null", True, 1.5, -1, [], {"id": "11"}, "1 1", "١١", "1" * 65)
+
+
 def an_account() -> FakeAccount:
     tree = {"11": {"21": ["31", "32"], "22": ["33"]}, "12": {"23": []}}
     return FakeAccount("1000", TOKEN, tree=tree, budgets={"11": 10_000, "12": 5_050})
@@ -126,9 +129,9 @@ async def test_entities_that_the_platform_does_not_name_are_left_out() -> None:
     async def answer(request: web.Request) -> web.Response:
         edge = request.path.rpartition("/")[2]
         rows: dict[str, list[dict[str, object]]] = {
-            "campaigns": [{"name": "no id"}, {"id": None}, {"id": ""}, {"id": "11"}],
-            "adsets": [{"id": "21", "campaign_id": "11"}, {"id": "22"}],
-            "insights": [{"date_start": str(DAY)}, {"date_start": str(DAY), "campaign_id": None}],
+            "campaigns": [{"name": "no id"}, *({"id": value} for value in NO_IDS), {"id": "11"}],
+            "adsets": [{"id": "21", "campaign_id": "11"}, {"id": "22"}, {"id": "23", "campaign_id": "None"}],
+            "insights": [{"date_start": str(DAY)}, *({"date_start": str(DAY), "campaign_id": one} for one in NO_IDS)],
         }
         if request.method == "POST":
             return web.json_response({"report_run_id": "7"})
@@ -237,7 +240,7 @@ async def test_a_whole_account_from_import_to_sellpage_and_a_dead_token(
     async with meta(state, clock) as provider:
         adstats = service(database, redis, clock, providers={"META": provider, "MOCK": MockProvider(clock)})
         new = NewConnection("META", "1000", "Shop", "USD", access_token=TOKEN)
-        connection = await adstats.editor.create_connection(tenant, new, actor="test")
+        connection = await adstats.connections.create(tenant, new, actor="test")
         assert (connection.token_state, connection.look_back_days) == ("valid", 28)
         told = await adstats.importer.fetch(tenant, connection.connection_id, actor="test")
         assert (told.created, told.refused) == (8, [])
@@ -265,16 +268,14 @@ async def test_a_whole_account_from_import_to_sellpage_and_a_dead_token(
         ended = await adstats.syncing.run(tenant, shop.job(DAY, DAY, "CAMPAIGN"))
         assert len(ended.dead) == 1
         assert TOKEN not in ended.dead[0]
-        dead = await adstats.editor.connection(tenant, connection.connection_id)
+        dead = await adstats.connections.read(tenant, connection.connection_id)
         assert dead.token_state == "dead"
         assert (await adstats.syncing.run(tenant, shop.job(DAY, DAY, "CAMPAIGN"))).accounts == 0
         stranger = service(
             database, redis, clock, providers={"META": provider, "MOCK": provider}, seals=Sealer(b"x" * 32)
         )
         patch = ConnectionPatch(access_token="changed")
-        back = await adstats.editor.change_connection(
-            tenant, connection.connection_id, patch, version=None, actor="test"
-        )
+        back = await adstats.connections.change(tenant, connection.connection_id, patch, version=None, actor="test")
         assert (back.token_state, back.token_note) == ("valid", None)
         assert (await adstats.syncing.run(tenant, shop.job(DAY, DAY, "CAMPAIGN"))).dead == []
         closed = await stranger.syncing.run(tenant, shop.job(DAY, DAY, "CAMPAIGN"))

@@ -10,18 +10,22 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
+import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from handbill.adstats import pipeline, store
-from handbill.adstats.model import LEVELS, Entity, EntityPatch, Figures, NewConnection, NewEntity, RawStatRow
-from handbill.adstats.providers.mock import Manners, told
+from handbill.adstats.model import LEVELS, Entity, EntityPatch, Figures, Listed, NewConnection, NewEntity, RawStatRow
+from handbill.adstats.providers.meta import MetaProvider
+from handbill.adstats.providers.mock import Manners, MockProvider, told
 from handbill.adstats.providers.port import Account, Question
 from handbill.adstats.reading import StatsQuery, StatsRow
 from handbill.adstats.service import ratio
 from handbill.adstats.store import Source
 from handbill.infra.postgres import Database
 from handbill.infra.redis import Redis
+from handbill.kit.errors import Invalid
 from tests.kit.adstats import RAW, FakeClock, Shop, a_shop, service, state, synced
 
 DAY = date(2026, 3, 1)
@@ -169,7 +173,7 @@ async def test_currencies_are_never_added_and_an_archived_campaign_keeps_its_las
     clock = FakeClock()
     adstats = service(database, redis, clock)
     shop = await a_shop(adstats, database, tenant, tree=((),))
-    dong = await adstats.editor.create_connection(
+    dong = await adstats.connections.create(
         tenant, NewConnection("MOCK", "2000", "Dong", "VND", "Asia/Ho_Chi_Minh"), actor="test"
     )
     new = NewEntity("CAMPAIGN", "Saigon", dong.connection_id, sellpage_id=shop.sellpages[0], budget=Decimal(2_500_000))
@@ -210,7 +214,7 @@ async def test_two_syncs_of_one_day_at_once_and_an_old_answer_that_comes_late(
     late = RawStatRow(campaign.entity_id, "x", DAY, Figures(Decimal(1), 1))
     source = Source(shop.tenant, shop.accounts[0], "CAMPAIGN", "USD", UUID(int=7), clock.now() - timedelta(hours=1))
     async with database.worker() as tx:
-        written = await pipeline.write(tx, source, [late], kind="CUMULATIVE", mode="latest")
+        written = await pipeline.write(tx, source, [late], pipeline.DayRules("CUMULATIVE", "latest"))
     assert (written.raw, written.daily) == (1, 0)
     assert await state(database, shop.tenant) == before
 
@@ -226,6 +230,68 @@ async def test_increments_are_added_once_each(database: Database, redis: Redis, 
     for number, some in enumerate((pieces[:2], pieces, pieces)):
         source = Source(tenant, shop.accounts[0], "CAMPAIGN", "USD", UUID(int=number + 1), clock.now())
         async with database.worker() as tx:
-            await pipeline.write(tx, source, some, kind="DELTA", mode="latest")
+            await pipeline.write(tx, source, some, pipeline.DayRules("DELTA", "latest"))
     [row] = (await adstats.reading.stats(tenant, StatsQuery(DAY, NEXT))).totals
     assert (row.spend, row.impressions, row.factor) == (6, 6, 1)
+
+
+class OtherPlatform(MockProvider):
+    ad_source = "OTHER"
+
+
+async def test_sellpages_keep_each_platform_under_its_own_word(database: Database, redis: Redis, tenant: int) -> None:
+    clock = FakeClock()
+    meta, other = MockProvider(clock), OtherPlatform(clock)
+    adstats = service(database, redis, clock, providers={"MOCK": meta, "META": other})
+    shop = await a_shop(adstats, database, tenant, tree=((),))
+    new = NewConnection("META", "5000", "Elsewhere", "USD", access_token="token")
+    elsewhere = (await adstats.connections.create(tenant, new, actor="test")).connection_id
+    campaign = NewEntity(
+        "CAMPAIGN", "Elsewhere", elsewhere, sellpage_id=shop.sellpages[0], external_id="11", budget=Decimal(50)
+    )
+    made = await adstats.editor.create_entity(tenant, campaign, actor="test")
+    await synced(adstats, shop, DAY)
+    spent = {
+        row.entity_id: row.spend
+        for row in (await adstats.reading.stats(tenant, StatsQuery(DAY, NEXT, by=("entity",)))).rows
+    }
+
+    async def pages() -> dict[tuple[UUID | None, str | None], Decimal]:
+        answer = await adstats.reading.sellpages(tenant, DAY, NEXT, True, ())
+        assert [row.ad_source for row in answer.totals] == [None]
+        assert answer.totals[0].spend == sum(spent.values())
+        return {(row.sellpage_id, row.ad_source): row.spend for row in answer.rows}
+
+    own = spent[shop.entities[0].entity_id]
+    assert await pages() == {
+        (shop.sellpages[0], "META"): own,
+        (shop.sellpages[0], "OTHER"): spent[made.entity_id],
+    }
+    patch = EntityPatch(sellpage_id=shop.sellpages[1])
+    await adstats.editor.change_entity(tenant, made.entity_id, patch, version=None, actor="test")
+    moved = {(shop.sellpages[0], "META"): own, (shop.sellpages[1], "OTHER"): spent[made.entity_id]}
+    assert await pages() == moved
+    await adstats.syncing.rebuild(tenant, DAY, DAY)
+    assert await pages() == moved
+
+
+def test_meta_and_the_mock_are_one_source() -> None:
+    assert (MetaProvider.ad_source, MockProvider.ad_source) == ("META", "META")
+
+
+async def test_an_entity_without_the_id_of_its_platform_is_refused(
+    database: Database, redis: Redis, tenant: int
+) -> None:
+    adstats = service(database, redis, FakeClock())
+    new = NewConnection("META", "5000", "Shop", "USD")
+    account = (await adstats.connections.create(tenant, new, actor="test")).connection_id
+    with pytest.raises(Invalid) as refused:
+        await adstats.editor.create_entity(tenant, NewEntity("CAMPAIGN", "No id", account), actor="test")
+    assert [fault.field for fault in refused.value.faults] == ["external_id"]
+    named = NewEntity("CAMPAIGN", "Named", account, external_id="11")
+    campaign = (await adstats.editor.create_entity(tenant, named, actor="test")).entity_id
+    with pytest.raises(Invalid):
+        await adstats.editor.create_entity(tenant, NewEntity("ADSET", "No id", parent_id=campaign), actor="test")
+    for listed in ({}, {"external_id": None}, {"external_id": ""}, {"external_id": 11}):
+        with pytest.raises(msgspec.ValidationError):
+            msgspec.convert({"entity_type": "CAMPAIGN", "name": "Listed", **listed}, Listed)

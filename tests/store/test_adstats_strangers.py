@@ -33,7 +33,7 @@ async def test_a_campaign_made_at_the_platform_is_imported_at_most_hourly(
     async with meta(graph, clock) as provider:
         adstats = service(database, redis, clock, providers={"META": provider, "MOCK": MockProvider(clock)})
         new = NewConnection("META", "1000", "Shop", "USD", access_token=TOKEN)
-        connection = (await adstats.editor.create_connection(tenant, new, actor="test")).connection_id
+        connection = (await adstats.connections.create(tenant, new, actor="test")).connection_id
         await adstats.importer.fetch(tenant, connection, actor="test")
         async with database.worker() as tx:
             shop = Shop(tenant, await store.seller_of(tx, tenant))
@@ -44,7 +44,7 @@ async def test_a_campaign_made_at_the_platform_is_imported_at_most_hourly(
             name = shop.job(DAY, DAY, "CAMPAIGN").job_id
             data = {"sellerId": str(shop.seller), "dateFrom": str(DAY), "dateTo": str(DAY), "level": "CAMPAIGN"}
             await tasks.sync(Job(id=name, wire_id=name, queue=QUEUE, name=JOB, data=data, opts={}), None)
-            [state] = await adstats.editor.sync_states(tenant, connection)
+            [state] = await adstats.connections.sync_states(tenant, connection)
             known = await adstats.editor.list_entities(tenant, None, 100, "CAMPAIGN", None, None, None)
             return state.unmatched, len(known.items)
 

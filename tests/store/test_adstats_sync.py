@@ -119,7 +119,7 @@ async def test_who_is_eligible(database: Database, redis: Redis, tenant: int) ->
     assert await due() == 0
     await become(status="ACTIVE")
     switch = ConnectionPatch(is_active=False)
-    await adstats.editor.change_connection(tenant, shop.accounts[0], switch, version=None, actor="test")
+    await adstats.connections.change(tenant, shop.accounts[0], switch, version=None, actor="test")
     assert await due() == 0
 
 
@@ -147,9 +147,7 @@ async def test_retries_are_the_jobs_own_and_the_fourth_failure_is_the_last(
     moody = Moody(clock, {"1000": 99})
     adstats = service(database, redis, clock, providers={"MOCK": moody, "META": moody})
     shop, neighbour = [await a_shop(adstats, database, await make_tenant(), tree=((),)) for _ in range(2)]
-    extra = await adstats.editor.create_connection(
-        shop.tenant, NewConnection("MOCK", "7777", "Other", "USD"), actor="test"
-    )
+    extra = await adstats.connections.create(shop.tenant, NewConnection("MOCK", "7777", "Other", "USD"), actor="test")
     await adstats.editor.create_entity(
         shop.tenant, NewEntity("CAMPAIGN", "Sane", extra.connection_id, budget=Decimal(10)), actor="test"
     )
@@ -166,7 +164,7 @@ async def test_retries_are_the_jobs_own_and_the_fourth_failure_is_the_last(
     assert [line["attempt"] for line in failed] == [1, 2, 3, 4]
     assert {line["error"] for line in failed} == {"the platform answered 500 (code 2, 0)"}
     assert set(failed[0]) >= {"jobId", "sellerId", "attempt", "error"}
-    states = {one.connection_id: one for one in await adstats.editor.sync_states(shop.tenant)}
+    states = {one.connection_id: one for one in await adstats.connections.sync_states(shop.tenant)}
     assert states[shop.accounts[0]].error == "the platform answered 500 (code 2, 0)"
     assert (states[extra.connection_id].error, states[extra.connection_id].syncs) == (
         None,
@@ -199,7 +197,7 @@ async def test_a_throttled_job_waits_without_using_an_attempt_and_a_dead_token_i
     dying = service(database, redis, clock, manners=Manners(dead_accounts=frozenset({"1000"})))
     ended = await dying.syncing.run(tenant, shop.job(DAY, DAY, "CAMPAIGN"))
     assert (len(ended.dead), ended.trouble) == (1, [])
-    assert (await adstats.editor.connection(tenant, shop.accounts[0])).token_state == "dead"
+    assert (await adstats.connections.read(tenant, shop.accounts[0])).token_state == "dead"
     assert (await adstats.dispatch.tick(tenant)).jobs == []
 
 

@@ -75,9 +75,15 @@ async def test_every_arrangement_gives_the_ledgers_state(
     tenants = [await make_tenant() for _ in range(3)]
     async with loop(database, redis, clock=clock) as house:
         shops = [await house.shop(tenant, x_times=3) for tenant in tenants]
-    sent = ledger.events(dice, shops, 220, clock.now_ms())
+    sent = [
+        msgspec.structs.replace(event, micros=dice.randrange(1_000), sequence=dice.randrange(10))
+        for event in ledger.events(dice, shops, 220, clock.now_ms())
+    ]
     sent += dice.choices(sent, k=60)
-    sent += [msgspec.structs.replace(event, received=event.received + 5_000) for event in dice.choices(sent, k=20)]
+    sent += [
+        msgspec.structs.replace(event, received=event.received + 5_000, sequence=dice.randrange(10))
+        for event in dice.choices(sent, k=40)
+    ]
     book = ledger.Ledger()
     book.note(sent)
     states = []

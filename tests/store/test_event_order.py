@@ -150,7 +150,7 @@ async def test_death_at_every_point_keeps_the_order(
     engines: Engines, database: Database, redis: Redis, make_tenant: MakeTenant
 ) -> None:
     """Each death in the middle of a retry that arrives after, or before, what it repeats."""
-    tenant = await make_tenant()
+    tenant, control = await make_tenant(), await make_tenant()
     batches = client.requests(8, client.calls(8, number=1_500))
     random.Random(8).shuffle(batches)
     sent: list[list[CapturedEvent]] = []
@@ -180,6 +180,10 @@ async def test_death_at_every_point_keeps_the_order(
         await prepared()
         assert await enumerate_points(attempt, check, only="after:", what="order") > 40
         await taken_over(house)
+        [whole] = of_tenant(control, now, [client.counted(sent)])
+        await kit.commit(database, control, [event for event in whole if isinstance(event, CapturedEvent)])
+        await house.people.keeper.settle(control)
+        assert await kit.state(database, tenant) == await kit.state(database, control)
 
 
 async def last_entry(house: Loop, tenant: int) -> str:

@@ -80,6 +80,33 @@ async def test_an_event_that_says_nothing_new_costs_no_statement(database: Datab
     assert told == [tenant]
 
 
+async def test_a_batch_of_copies_alone_costs_no_statement_unless_one_corrects(database: Database, tenant: int) -> None:
+    named: list[int] = []
+
+    async def new_names(tenant_id: int) -> None:
+        named.append(tenant_id)
+
+    sink = PeopleSink(Keeper(database), FakeClock(), new_names)
+    first = said(tenant, "e1", 1, "see", "zoe", set=b'{"plan":"a"}', sequence=9)
+    second = said(tenant, "e2", 1, "see", "zoe", set=b'{"plan":"b"}', sequence=5)
+    await through(database, sink, first, second)
+    named.clear()
+    copies, survivors = rows([first, second]), rows([])
+    with statements() as sent:
+        async with database.worker() as tx:
+            await sink.write(tx, survivors, 0)
+        await sink.project(survivors, copies)
+    assert sent == []
+    lowered, survivors = rows([msgspec.structs.replace(first, sequence=1)]), rows([])
+    with statements() as sent:
+        async with database.worker() as tx:
+            await sink.write(tx, survivors, 0, lowered)
+        await sink.project(survivors, [*copies, *lowered])
+    assert sent[:3] == ["lock_books", "update_books", "mark_unfolded"]
+    assert "refresh_people" in sent, "the person is another now"
+    assert named == []
+
+
 async def test_what_a_dead_process_left_is_mended(database: Database, tenant: int) -> None:
     """It committed and died: nobody projects its batch, and no batch of this tenant comes after it."""
     heard: list[tuple[int, list[str]]] = []

@@ -104,13 +104,13 @@ async def test_an_end_that_cannot_be_kept_is_refused(
                 tenant, made.connection_id, ConnectionPatch(token_ends_at=last), actor="test"
             )
     async with ad_account(database, redis, tenant, clock, Config()) as account:
-        editor = account.adstats.editor
+        connections = account.adstats.connections
         with pytest.raises(Invalid):
-            await editor.create_connection(
+            await connections.create(
                 tenant, ads.NewConnection("META", "1001", "Shop", "USD", token_ends_at=last), actor="test"
             )
         with pytest.raises(Invalid):
-            await editor.change_connection(
+            await connections.change(
                 tenant, account.connection, ads.ConnectionPatch(token_ends_at=last), version=None, actor="test"
             )
 
@@ -170,7 +170,7 @@ class AdAccount:
     connection: UUID
 
     async def read(self) -> ads.Connection:
-        return await self.adstats.editor.connection(self.shop.tenant, self.connection)
+        return await self.adstats.connections.read(self.shop.tenant, self.connection)
 
     async def sync(self) -> ads.Connection:
         await self.adstats.syncing.run(self.shop.tenant, self.shop.job(START.date(), START.date(), "CAMPAIGN"))
@@ -185,7 +185,7 @@ async def ad_account(
         provider = MetaProvider(clock, MetaPolicy(url=fake.url, poll_s=0, insecure=True))
         adstats = service(database, redis, clock, providers={"META": provider, "MOCK": MockProvider(clock)})
         new = ads.NewConnection("META", "1000", "Shop", "USD", access_token="fake", token_ends_at=GIVEN)
-        connection = (await adstats.editor.create_connection(tenant, new, actor="test")).connection_id
+        connection = (await adstats.connections.create(tenant, new, actor="test")).connection_id
         await adstats.importer.fetch(tenant, connection, actor="test")
         async with database.worker() as tx:
             shop = Shop(tenant, await ads_store.seller_of(tx, tenant))
@@ -208,8 +208,8 @@ async def test_a_sync_asks_once_a_day_when_the_token_of_an_ad_account_ends(
         assert (await account.sync()).token_ends_at == END
         clock.advance(hours=2)
         assert (await account.sync()).token_ends_at == EARLIER
-        patch = ads.ConnectionPatch(access_token="other")
-        changed = await account.adstats.editor.change_connection(
+        patch = ads.ConnectionPatch(access_token="fake")
+        changed = await account.adstats.connections.change(
             tenant, account.connection, patch, version=None, actor="test"
         )
         assert (changed.token_ends_at, changed.token_checked_at) == (None, None)

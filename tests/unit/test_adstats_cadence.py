@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime, timedelta
+import zoneinfo
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from uuid import UUID
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from handbill.adstats import cadence, table
 from handbill.adstats.model import Due, SyncJob
+from handbill.adstats.providers.mock import visible
 from handbill.jobs import wire
 from handbill.jobs.backoff import delay_ms
 from handbill.jobs.defaults import defaults_of
@@ -84,3 +86,59 @@ def test_no_cell_is_a_formula() -> None:
         assert table.cell(text) == f"'{text}"
     assert table.cell(Decimal("-1.50")) == "-1.50"
     assert [table.cell(value) for value in ("plain", None, 3, date(2026, 3, 1))] == ["plain", "", "3", "2026-03-01"]
+
+
+ZONES = ("UTC", "Atlantic/Azores", "Africa/Casablanca", "America/Los_Angeles", "Asia/Beirut", "Africa/Cairo",
+         "Pacific/Kiritimati", "America/Havana", "Australia/Lord_Howe", "America/Nuuk", "Asia/Kathmandu")  # fmt: skip
+
+
+def last_minute(day: date, zone: str) -> datetime:
+    """The plain model: walk through UTC and see where the day of the zone ends."""
+    place = zoneinfo.ZoneInfo(zone)
+    begin = datetime.combine(day, time(), UTC) - timedelta(hours=16)
+    minutes = [begin + timedelta(minutes=number) for number in range(0, 72 * 60, 15)]
+    return max(minute for minute in minutes if minute.astimezone(place).date() == day)
+
+
+@given(st.sampled_from(ZONES), st.dates(date(2020, 1, 1), date(2036, 12, 31)))
+def test_a_day_ends_on_the_utc_date_of_its_last_minute(zone: str, day: date) -> None:
+    assert cadence.ends_late(day, zone) == (last_minute(day, zone).date() > day)
+
+
+def test_a_day_ends_where_it_should_around_every_change_of_a_zone() -> None:
+    for zone in ZONES:
+        place = zoneinfo.ZoneInfo(zone)
+        first = datetime(2024, 1, 1, tzinfo=UTC)
+        hours = [(first + timedelta(hours=number)) for number in range(3 * 366 * 24)]
+        offsets = [hour.astimezone(place).utcoffset() for hour in hours]
+        changes = [hour.date() for hour, one, two in zip(hours, offsets, offsets[1:], strict=False) if one != two]
+        for day in {change + timedelta(days=number) for change in changes for number in (-1, 0, 1)}:
+            assert cadence.ends_late(day, zone) == (last_minute(day, zone).date() > day), (zone, day)
+
+
+@given(st.sampled_from(ZONES), st.dates(date(2024, 1, 1), date(2026, 12, 31)), st.integers(1, 500))
+def test_spans_hold_the_days_that_end_late_and_no_others(zone: str, start: date, length: int) -> None:
+    end = start + timedelta(days=length)
+    spans = cadence.late_spans(start, end, zone)
+    held = [day for span in spans for day in cadence.days(*span)]
+    assert held == [day for day in cadence.days(start, end)[:-1] if cadence.ends_late(day, zone)]
+    assert len(spans) <= 4
+
+
+def test_the_azores_end_their_days_late_in_winter_only() -> None:
+    spans = cadence.late_spans(date(2026, 1, 1), date(2027, 1, 1), "Atlantic/Azores")
+    assert spans == [(date(2026, 1, 1), date(2026, 3, 28)), (date(2026, 10, 25), date(2026, 12, 31))]
+
+
+@given(st.sampled_from(ZONES), st.dates(date(2024, 1, 1), date(2027, 12, 31)), st.integers(-3_000, 3_000))
+def test_the_mock_shows_the_part_of_a_day_that_is_over_there(zone: str, day: date, minutes: int) -> None:
+    """Days of 23, 24, 25 and 24.5 hours: of one unit a minute, as many are seen as minutes have passed."""
+    place = zoneinfo.ZoneInfo(zone)
+    first = datetime.combine(day, time(), UTC) - timedelta(hours=20)
+    now = datetime.combine(day, time(12), UTC) + timedelta(minutes=minutes)
+    own = [
+        minute
+        for minute in (first + timedelta(minutes=number) for number in range(60 * 60))
+        if minute.astimezone(place).date() == day
+    ]
+    assert visible([len(own), *[0] * 7], day, now, zone)[0] == sum(minute < now for minute in own)

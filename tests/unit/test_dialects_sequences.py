@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import uuid
-from typing import Any
+from typing import Any, Union
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from handbill.events.dialects import own, posthog, posthog_v1, segment, times
 from handbill.events.dialects.canon import CapturedEvent, Moment, Terms
 from handbill.events.dialects.flat import flat_event
-from handbill.events.model import Click, Edge, EdgeKind, Impression, SequenceNumber, View, at_us, decode
+from handbill.events.model import Click, Edge, EdgeKind, Impression, SequenceNumber, View, at_us, decode, encode
 from handbill.kit.clock import from_ms
 from tests.kit.dialects import BATCHES, NOW, event, only, post, uuid7
 
@@ -155,3 +156,27 @@ def test_an_entry_of_the_release_before_is_read(packed: str) -> None:
     assert found == OLD_ENTRIES[packed]
     assert isinstance(found, Impression | Click | View | CapturedEvent)
     assert (found.micros, found.sequence) == (0, 0)
+
+
+_NEW_MEMBERS = ("micros", "sequence")
+
+
+def of_the_release_before(kind: type[msgspec.Struct]) -> type[msgspec.Struct]:
+    """The struct without what this release added at its end."""
+    fields = msgspec.structs.fields(kind)
+    assert tuple(field.name for field in fields[-2:]) == _NEW_MEMBERS
+    before = [
+        (field.name, field.type) if field.required else (field.name, field.type, field.default) for field in fields[:-2]
+    ]
+    tag = kind.__struct_config__.tag
+    return msgspec.defstruct(kind.__name__, before, array_like=True, frozen=True, tag=tag)
+
+
+@pytest.mark.parametrize("packed", OLD_ENTRIES)
+def test_an_entry_of_this_release_is_read_by_a_process_of_the_release_before(packed: str) -> None:
+    """During an upgrade: what is added at the end of an entry is passed over, and parks nothing."""
+    kinds = tuple(of_the_release_before(kind) for kind in (Impression, Click, View, CapturedEvent))
+    entry = msgspec.structs.replace(OLD_ENTRIES[packed], micros=999, sequence=2**62 - 1)
+    found = msgspec.msgpack.Decoder(Union[kinds]).decode(encode(entry))  # noqa: UP007 - of a tuple
+    stored = msgspec.structs.asdict(entry)
+    assert msgspec.structs.asdict(found) == {name: stored[name] for name in stored if name not in _NEW_MEMBERS}

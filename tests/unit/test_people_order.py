@@ -242,6 +242,27 @@ def test_any_arrangement_of_copies_gives_the_people_and_properties_of_the_plain_
         assert found == plain_properties(events, ids)
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_as_many_writes_of_one_microsecond_as_are_kept_with_copies_in_any_order(seed: int) -> None:
+    """A winner and all its ties, each sent several times: first attempts come before and after their repetitions."""
+    chance = random.Random(seed)
+    writes = []
+    for number in range(MAX_TIES + 1):
+        value = json.dumps({"plan": number, "city": "x" * (MAX_TIE_VALUE - 2)}).encode()
+        more: dict[str, bytes] = chance.choice(({"set": value}, {"unset": b'["plan"]'}, {"set_once": value}))
+        for sequence in chance.sample(range(40), k=3):
+            writes.append(copy_of(7, sequence, f"e{number}", **more))
+    expected = Gathered(in_order(writes)).books[1, "ann"]
+    for _ in range(20):
+        chance.shuffle(writes)
+        stored = Stored()
+        for batch in batches(writes[:], chance):
+            stored.commit(batch)
+        assert stored.books["ann"] == pack(expected)
+        found = {name: json.loads(value) for name, value in values(unpack(stored.books["ann"])).items()}
+        assert found == plain_properties(writes, ["ann"])
+
+
 @given(histories(), st.randoms(use_true_random=False))
 def test_copies_of_one_batch_merge_in_any_order(events: list[CapturedEvent], chance: random.Random) -> None:
     whole = Gathered(in_order(events))

@@ -24,6 +24,7 @@ class Steps:
         parts: dict[str, Any] = {
             "_events": SimpleNamespace(
                 forget_keys=self.step("event_keys"),
+                forget_sequence_corrections=self.step("sequence_corrections"),
                 forget_replayed=self.step("replayed_events"),
                 parked_requests=SimpleNamespace(prune=self.step("parked_requests")),
             ),
@@ -47,7 +48,7 @@ class Steps:
         return await self.tasks.retention(None, None)  # type: ignore[arg-type]
 
 
-ALL = ["event_keys", "replayed_events", "parked_requests", "history", "banners"]
+ALL = ["event_keys", "sequence_corrections", "replayed_events", "parked_requests", "history", "banners"]
 
 
 @pytest.mark.parametrize("failing", [["event_keys"], ["history"], ["banners"], ALL])

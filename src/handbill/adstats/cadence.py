@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import zoneinfo
 from collections.abc import Iterable
-from datetime import date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from functools import cache
 from uuid import UUID
 
@@ -27,8 +27,12 @@ def _zones() -> frozenset[str]:
     return frozenset(zoneinfo.available_timezones()) - {"localtime", "posixrules", "Factory"}
 
 
+def is_zone(name: str) -> bool:
+    return name in _zones()
+
+
 def check_zone(name: str, field: str) -> None:
-    if name not in _zones():
+    if not is_zone(name):
         raise Invalid(f"{name!r} is no time zone we know.", faults=[Fault(field, "an IANA name, like Europe/Paris")])
 
 
@@ -36,10 +40,26 @@ def today(now: datetime, zone: str) -> date:
     return now.astimezone(zoneinfo.ZoneInfo(zone)).date()
 
 
-def ends_late(day: date, zone: str) -> int:
-    """By how many UTC days later than its own date a day of this zone ends: one, west of Greenwich."""
-    noon = datetime.combine(day, time(12), zoneinfo.ZoneInfo(zone))
-    return 1 if (noon.utcoffset() or timedelta(0)) < timedelta(0) else 0
+def ends_late(day: date, zone: str) -> bool:
+    """Whether a day of this zone ends on the next UTC date, as it does west of Greenwich."""
+    end = datetime.combine(day + DAY, time(), zoneinfo.ZoneInfo(zone)).astimezone(UTC)
+    return (end - timedelta(microseconds=1)).date() > day
+
+
+def late_spans(start: date, end: date, zone: str) -> list[tuple[date, date]]:
+    """The spans of days from `start` to before `end` that end late; both days of a span belong to it.
+
+    A zone whose offset changes its sign, as that of the Azores, has several in a year.
+    """
+    spans: list[tuple[date, date]] = []
+    for day in days(start, end - DAY):
+        if not ends_late(day, zone):
+            continue
+        if spans and spans[-1][1] == day - DAY:
+            spans[-1] = spans[-1][0], day
+        else:
+            spans.append((day, day))
+    return spans
 
 
 def span(due: Due, now: datetime) -> tuple[date, date] | None:

@@ -1,9 +1,8 @@
-"""Changes of what runs: connections, sellpages, campaigns, ad sets, ads. Each one transaction with its audit row."""
+"""Changes of what runs: sellpages, campaigns, ad sets, ads. Each one transaction with its audit row."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
 from decimal import Decimal
 from typing import Any, TypeVar
 from uuid import UUID
@@ -11,29 +10,21 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET, structs
 
-from handbill.adstats import cadence, store
+from handbill.adstats import store
 from handbill.adstats.model import (
-    AD_SOURCE,
-    Connection,
-    ConnectionPatch,
     Entity,
     EntityPatch,
-    NewConnection,
     NewEntity,
     NewSellpage,
     ProviderName,
     Sellpage,
     SellpagePatch,
-    SyncState,
-    TokenState,
 )
-from handbill.adstats.syncing import Seals, place
 from handbill.infra.postgres import Database, ForeignKeyViolation, Tx, UniqueViolation
 from handbill.kit import etags, pages
 from handbill.kit.clock import Clock
 from handbill.kit.errors import Conflict, Fault, Invalid, NotFound
 from handbill.kit.ids import Ids
-from handbill.kit.moments import moment_faults
 from handbill.kit.pages import Page
 from handbill.tenants.service import Audit
 
@@ -48,92 +39,15 @@ class Editor:
         self,
         database: Database,
         audit: Audit,
-        seals: Seals,
         clock: Clock,
         ids: Ids,
-        look_backs: Mapping[ProviderName, int],
+        ad_sources: Mapping[ProviderName, str],
     ) -> None:
         self._database = database
         self._audit = audit
-        self._seals = seals
         self._clock = clock
         self._ids = ids
-        self._look_backs = look_backs
-
-    # --- connections
-
-    async def create_connection(self, tenant: int, new: NewConnection, *, actor: str) -> Connection:
-        cadence.check_zone(new.time_zone, "time_zone")
-        _check_end(new.token_ends_at)
-        now = self._clock.now()
-        look_back = new.look_back_days or self._look_backs[new.provider]
-        made = Connection(
-            self._ids.new(), new.provider, new.external_id, new.name, new.currency, new.time_zone, look_back,
-            token_state="valid" if new.access_token else "none", token_changed_at=now if new.access_token else None,
-            token_ends_at=new.token_ends_at if new.access_token else None,
-        )  # fmt: skip
-        sealed = self._sealed(tenant, made.connection_id, new.access_token)
-        try:
-            async with self._database.tenant(tenant) as tx:
-                kept = await store.create_connection(tx, tenant, made, sealed, now)
-                await self._note(tx, tenant, actor, "ad_connection.create", made.connection_id, None, kept.shown)
-        except UniqueViolation:
-            raise Conflict(
-                f"The account {new.external_id} is connected already; nothing was changed. Change that connection.",
-                code="AD_ACCOUNT_TAKEN",
-            ) from None
-        return kept.shown
-
-    async def connection(self, tenant: int, connection: UUID) -> Connection:
-        return (await self.kept(tenant, connection)).shown
-
-    async def kept(self, tenant: int, connection: UUID) -> store.Kept:
-        async with self._database.tenant(tenant) as tx:
-            return found(await store.find_connection(tx, tenant, connection), "AD_CONNECTION")
-
-    async def list_connections(self, tenant: int, cursor: str | None, limit: int) -> Page[Connection]:
-        async with self._database.tenant(tenant) as tx:
-            rows = await store.list_connections(tx, tenant, after(cursor), limit + 1)
-        return pages.page(rows, limit, lambda row: (str(row.connection_id),))
-
-    async def change_connection(
-        self, tenant: int, connection: UUID, patch: ConnectionPatch, *, version: int | None, actor: str
-    ) -> Connection:
-        """A new token brings a dead connection back."""
-        given = _given(patch)
-        token = given.pop("access_token", None)
-        _check_end(given.get("token_ends_at"))
-        now = self._clock.now()
-        async with self._database.tenant(tenant) as tx:
-            before = found(await store.find_connection(tx, tenant, connection, lock=True), "AD_CONNECTION")
-            etags.check(version, before.shown.version)
-            wanted, sealed = structs.replace(before.shown, **given), before.sealed
-            if token is not None:
-                valid: TokenState = "valid"
-                wanted = structs.replace(
-                    wanted, token_state=valid, token_note=None, token_changed_at=now,
-                    token_ends_at=given.get("token_ends_at"), token_checked_at=None,
-                )  # fmt: skip
-                sealed = self._sealed(tenant, connection, token)
-            kept = await store.update_connection(tx, tenant, wanted, sealed, now)
-            await self._note(tx, tenant, actor, "ad_connection.change", connection, before.shown, kept.shown)
-        return kept.shown
-
-    async def disconnect(self, tenant: int, connection: UUID, *, version: int | None, actor: str) -> None:
-        """No more syncs, and the token is forgotten. What was read stays."""
-        now = self._clock.now()
-        gone: TokenState = "none"
-        async with self._database.tenant(tenant) as tx:
-            before = found(await store.find_connection(tx, tenant, connection, lock=True), "AD_CONNECTION")
-            etags.check(version, before.shown.version)
-            shown = structs.replace(before.shown, token_state=gone, token_note=None, token_ends_at=None)
-            wanted = structs.replace(shown, is_active=False)
-            kept = await store.update_connection(tx, tenant, wanted, None, now)
-            await self._note(tx, tenant, actor, "ad_connection.disconnect", connection, before.shown, kept.shown)
-
-    async def sync_states(self, tenant: int, connection: UUID | None = None) -> list[SyncState]:
-        async with self._database.tenant(tenant) as tx:
-            return await store.sync_states(tx, tenant, connection)
+        self._ad_sources = ad_sources
 
     # --- sellpages
 
@@ -204,6 +118,7 @@ class Editor:
                 raise _refused("connection_id", "a campaign names its connection and no parent")
             await self._sellpage_there(tx, tenant, new.sellpage_id)
             kept = found(await store.find_connection(tx, tenant, new.connection_id), "AD_CONNECTION")
+            self._check_external_id(kept.shown.provider, new.external_id)
             return kept.shown.connection_id, entity_id
         if new.parent_id is None or new.sellpage_id is not None:
             raise _refused("parent_id", "an ad set names its campaign, an ad its ad set, and neither a sellpage")
@@ -212,6 +127,8 @@ class Editor:
             raise _refused("parent_id", f"must be of type {ABOVE[new.entity_type]}")
         if new.connection_id not in (None, parent.connection_id):
             raise _refused("connection_id", "must be the parent's")
+        kept = found(await store.find_connection(tx, tenant, parent.connection_id), "AD_CONNECTION")
+        self._check_external_id(kept.shown.provider, new.external_id)
         return parent.connection_id, parent.campaign_id
 
     async def entity(self, tenant: int, entity: UUID) -> Entity:
@@ -248,7 +165,8 @@ class Editor:
             except ForeignKeyViolation:
                 raise _gone() from None
             if moved:
-                await store.roll_sellpages(tx, tenant, await store.campaign_days(tx, tenant, entity), AD_SOURCE)
+                days = await store.campaign_days(tx, tenant, entity)
+                await store.roll_sellpages(tx, tenant, days, self._ad_sources)
             await self._note(tx, tenant, actor, "ad_entity.change", entity, before, made)
         return made
 
@@ -258,8 +176,12 @@ class Editor:
         if page is not None:
             found(await store.find_sellpage(tx, tenant, page), "SELLPAGE")
 
-    def _sealed(self, tenant: int, connection: UUID, token: str | None) -> bytes | None:
-        return None if token is None else self._seals.seal(token.encode(), place(tenant, connection))
+    def _check_external_id(self, provider: ProviderName, external_id: str | None) -> None:
+        """A platform reports by its own ids: an entity without one would never have figures. The mock needs none."""
+        if external_id is None and provider != "MOCK":
+            raise _refused(
+                "external_id", "must be the platform's id of it; only an entity of a MOCK account needs none"
+            )
 
     async def _note(
         self, tx: Tx, tenant: int, actor: str, action: str, thing: UUID, before: msgspec.Struct | None,
@@ -284,11 +206,6 @@ def after(cursor: str | None, default: UUID = store.FIRST) -> UUID:
         return UUID(str(text))
     except ValueError:
         raise Invalid("The cursor is not one of ours; start again without it.", code="BAD_CURSOR") from None
-
-
-def _check_end(moment: datetime | None) -> None:
-    if faults := moment_faults("token_ends_at", moment):
-        raise Invalid("The time is not valid; nothing was kept.", faults=faults)
 
 
 def _given(patch: msgspec.Struct) -> dict[str, Any]:

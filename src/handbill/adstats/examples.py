@@ -12,8 +12,6 @@ NEW_CONNECTION: dict[str, Any] = {
     "provider": "META",
     "external_id": "1234567890",
     "name": "Shop, Europe",
-    "currency": "EUR",
-    "time_zone": "Europe/Paris",
     "access_token": "EAAB...",
 }
 CONNECTION: dict[str, Any] = {
@@ -31,6 +29,7 @@ CONNECTION: dict[str, Any] = {
     "token_changed_at": _AT,
     "token_ends_at": None,
     "token_checked_at": None,
+    "verified_at": _AT,
     "version": 1,
     "created_at": _AT,
     "updated_at": _AT,
@@ -143,10 +142,10 @@ STATS: dict[str, Any] = {
     "mode": "latest",
     "as_of": None,
 }
-_CONVERTED = {**_ROW, "sellpage_id": ID, "cr1": "0.019975", "cr2": "0.017021", "cr3": "0.024242"}
+_CONVERTED = {**_ROW, "sellpage_id": ID, "cr1": "0.019975", "cr2": "0.017021", "cr3": "0.024242", "ad_source": "META"}
 SELLPAGES: dict[str, Any] = {
     "rows": [_CONVERTED],
-    "totals": [{**_CONVERTED, "day": None, "sellpage_id": None}],
+    "totals": [{**_CONVERTED, "day": None, "sellpage_id": None, "ad_source": None}],
     "zones": ["Europe/Paris"],
     "exact_zone": True,
     "mode": "latest",

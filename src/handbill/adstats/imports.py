@@ -9,10 +9,10 @@ from uuid import UUID
 from msgspec import structs
 
 from handbill.adstats import store
+from handbill.adstats.accounts import Accounts
 from handbill.adstats.editor import ABOVE, check_money, found
 from handbill.adstats.model import LEVELS, Connection, Entity, Imported, Listed
 from handbill.adstats.providers.port import ProviderError, ProviderThrottled, TokenDead
-from handbill.adstats.syncing import Syncing
 from handbill.infra.postgres import Database, Tx
 from handbill.kit.clock import Clock
 from handbill.kit.errors import Busy, Conflict, Fault, Invalid
@@ -24,9 +24,9 @@ _TOLD = ("name", "status", "budget_type", "budget", "utm_campaign")
 
 
 class Importer:
-    def __init__(self, database: Database, syncing: Syncing, audit: Audit, clock: Clock, ids: Ids) -> None:
+    def __init__(self, database: Database, accounts: Accounts, audit: Audit, clock: Clock, ids: Ids) -> None:
         self._database = database
-        self._syncing = syncing
+        self._accounts = accounts
         self._audit = audit
         self._clock = clock
         self._ids = ids
@@ -93,9 +93,10 @@ class Importer:
         """Ask the platform for what runs on the account, and take all of it."""
         async with self._database.tenant(tenant) as tx:
             kept = found(await store.find_connection(tx, tenant, connection), "AD_CONNECTION")
-        provider = self._syncing.provider(kept.shown.provider)
+        provider = self._accounts.provider(kept.shown.provider)
         try:
-            listed = await provider.list_entities(self._syncing.account(tenant, kept))
+            kept = await self._accounts.verify(tenant, kept)  # budgets are in the account's currency
+            listed = await provider.list_entities(self._accounts.open(tenant, kept))
         except TokenDead as error:
             raise Conflict(f"The account must be connected again: {error}.", code="AD_TOKEN_DEAD") from None
         except ProviderThrottled as error:

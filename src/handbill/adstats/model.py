@@ -22,7 +22,6 @@ TokenState = Literal["none", "valid", "dead"]
 
 QUEUE = "stats-sync"
 JOB = "stats-sync"
-AD_SOURCE = "META"
 
 Name = Annotated[str, Meta(min_length=1, max_length=300)]
 Money = Decimal
@@ -108,22 +107,27 @@ class Connection(msgspec.Struct, frozen=True):
     """When the token ends; null: never, or not known."""
     token_checked_at: datetime | None = None
     """When the platform was last asked for the token's end: once a day."""
+    verified_at: datetime | None = None
+    """When the platform last confirmed currency, zone and access; null while it has not."""
     version: int = 1
     created_at: datetime | None = None
     updated_at: datetime | None = None
 
 
 class NewConnection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`look_back_days`: as the provider advises, if not given. `access_token` is sealed and never shown again."""
+    """Currency and zone are read from the platform; what is given stands until it has answered, and for a MOCK account.
+
+    `look_back_days`: as the provider advises, if not given. `access_token` is sealed and never shown again.
+    """
 
     provider: ProviderName
     """The ad platform; MOCK draws figures, for trying."""
     external_id: AccountId
     name: Name
-    currency: Currency
-    """The currency of the account, which stays: three letters, ISO 4217."""
-    time_zone: Zone = "UTC"
-    """The time zone of the account, which stays; an IANA name."""
+    currency: Currency | None = None
+    """The currency of the account, three letters, ISO 4217; null: as the platform says."""
+    time_zone: Zone | None = None
+    """The time zone of the account by its IANA name; null: as the platform says."""
     look_back_days: Annotated[int, Meta(ge=1, le=92)] | None = None
     """How many past days are read again once a day; if not given, as many as the platform restates."""
     access_token: Token | None = None
@@ -131,11 +135,15 @@ class NewConnection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ConnectionPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is left out stays. Currency and zone stay for ever: the days already counted are in them."""
+    """What is left out stays. A corrected currency or zone must be the platform's own, if it can be asked."""
 
     name: Name | UnsetType = UNSET
     is_active: bool | UnsetType = UNSET
     """Whether its figures are read."""
+    currency: Currency | UnsetType = UNSET
+    """The currency of the account, three letters, ISO 4217."""
+    time_zone: Zone | UnsetType = UNSET
+    """The time zone of the account by its IANA name."""
     look_back_days: Annotated[int, Meta(ge=1, le=92)] | UnsetType = UNSET
     access_token: Token | UnsetType = UNSET
     token_ends_at: TokenEnd | UnsetType | None = UNSET

@@ -76,6 +76,8 @@ class StatsRow(msgspec.Struct, frozen=True):
 class SellpageRow(StatsRow, frozen=True, kw_only=True):
     """A sellpage's point, with how many came from one step to the next; 0 where there was nobody to come."""
 
+    ad_source: str | None = None
+    """META for Meta and the mock, its own word for every other platform; null in a total."""
     cr1: Decimal
     """Clicks on links divided by impressions; 0 without impressions."""
     cr2: Decimal
@@ -226,19 +228,19 @@ class Reading:
             too_many(found)
             names = await self._names(tx, tenant, found)
             zones = [row["time_zone"] for row in await tx.fetch(S.zones, tenant, None)]
-        rows = [point(row, names) for row in found]
-        sums = totals(rows)
-        return SellpageAnswer(
-            [_converted(row) for row in rows], [_converted(row) for row in sums], zones, len(zones) < 2, self._mode
-        )
+        rows = [_converted(point(row, names), row["ad_source"]) for row in found]
+        sums = [_converted(row) for row in totals(rows)]
+        return SellpageAnswer(rows, sums, zones, len(zones) < 2, self._mode)
 
     async def drift(self, tenant: int, start: date, end: date, level: Level) -> list[Drift]:
         check_range(start, end)
         async with self._database.tenant(tenant) as tx:
             accounts = await store.list_connections(tx, tenant, store.FIRST, MOST_ROWS)
-            late = [cadence.ends_late(start, one.time_zone) for one in accounts]
-            ids = [one.connection_id for one in accounts]
-            found = await tx.fetch(S.drift, tenant, start, end, level, ids, late)
+            zones = {one.time_zone for one in accounts}
+            late = {zone: cadence.late_spans(start, end, zone) for zone in zones}
+            spans = [(one.connection_id, *span) for one in accounts for span in late[one.time_zone]]
+            columns = [list(column) for column in zip(*spans, strict=True)] or [[], [], []]
+            found = await tx.fetch(S.drift, tenant, start, end, level, *columns)
         return [msgspec.convert(dict(row), Drift) for row in found]
 
     async def explain(self, tenant: int, entity: UUID, name: str, level: Level, day: date) -> Explained:
@@ -296,9 +298,10 @@ def derived(sums: Mapping[str, Any], currency: str, **rest: Any) -> StatsRow:
     )
 
 
-def _converted(row: StatsRow) -> SellpageRow:
+def _converted(row: StatsRow, ad_source: str | None = None) -> SellpageRow:
     return SellpageRow(
         **structs.asdict(row),
+        ad_source=ad_source,
         cr1=rounding.ratio(row.link_clicks, row.impressions),
         cr2=rounding.ratio(row.purchases, row.link_clicks),
         cr3=rounding.ratio(row.purchases, row.content_views),

@@ -98,15 +98,20 @@ class ConnectionRoutes(Controller):
         self, adstats: Adstats, principal: Who, cursor: Cursor = None, limit: Limit = LIMIT_DEFAULT
     ) -> Page[Connection]:
         """The seller's ad accounts. Of a token only its state is shown."""
-        return await adstats.editor.list_connections(principal.tenant_id, cursor, limit)
+        return await adstats.connections.list_page(principal.tenant_id, cursor, limit)
 
     @post(
         operation_id="createAdConnection",
         opt={"scope": "adstats:write", "example": examples.CONNECTION, "body_example": examples.NEW_CONNECTION},
     )
     async def create(self, adstats: Adstats, principal: Who, data: JSONBody[NewConnection]) -> Response[Connection]:
-        """Connect an ad account. The token is sealed at once and never shown again."""
-        made = await adstats.editor.create_connection(principal.tenant_id, data, actor=principal.actor)
+        """Connect an ad account. Its currency, zone and access are asked of the platform; the token is not shown again.
+
+        An account that cannot be read is refused (`AD_ACCOUNT_UNREADABLE`, `AD_TOKEN_DEAD`). While the platform cannot
+        be reached the account is connected unverified (`verified_at` is null), and the next sync asks. A deleted
+        connection comes back under its id, with its entities and days.
+        """
+        made = await adstats.connections.create(principal.tenant_id, data, actor=principal.actor)
         return Response(made, status_code=201, headers={"ETag": etag(made.version)})
 
     @get(
@@ -116,7 +121,7 @@ class ConnectionRoutes(Controller):
     )
     async def read(self, adstats: Adstats, principal: Who, connection_id: Id) -> Response[Connection]:
         """One ad account."""
-        found = await adstats.editor.connection(principal.tenant_id, connection_id)
+        found = await adstats.connections.read(principal.tenant_id, connection_id)
         return Response(found, headers={"ETag": etag(found.version)})
 
     @patch(
@@ -128,8 +133,12 @@ class ConnectionRoutes(Controller):
         self, adstats: Adstats, principal: Who, connection_id: Id, data: JSONBody[ConnectionPatch],
         if_match: IfMatch = None,
     ) -> Response[Connection]:  # fmt: skip
-        """Change what is sent and nothing else. A new token brings a dead connection back."""
-        found = await adstats.editor.change_connection(
+        """Change what is sent and nothing else. A new token brings a dead connection back.
+
+        A corrected currency or zone must be the one that the platform says, if it can be asked. All days get the
+        corrected currency, days that have not begun in the corrected zone are deleted, and the look-back is read again.
+        """
+        found = await adstats.connections.change(
             principal.tenant_id, connection_id, data, version=wanted_version(if_match), actor=principal.actor
         )
         return Response(found, headers={"ETag": etag(found.version)})
@@ -137,7 +146,7 @@ class ConnectionRoutes(Controller):
     @delete("/{connection_id:uuid}", operation_id="disconnectAdAccount", opt={"scope": "adstats:write"})
     async def remove(self, adstats: Adstats, principal: Who, connection_id: Id, if_match: IfMatch = None) -> None:
         """Read the account no more and forget its token. What was read stays."""
-        await adstats.editor.disconnect(
+        await adstats.connections.delete(
             principal.tenant_id, connection_id, version=wanted_version(if_match), actor=principal.actor
         )
 
@@ -166,7 +175,7 @@ class ConnectionRoutes(Controller):
         self, adstats: Adstats, principal: Who, connection_id: FromQuery[UUID | None] = None
     ) -> list[SyncState]:
         """How fresh each account's figures are, level by level, and what went wrong last."""
-        return await adstats.editor.sync_states(principal.tenant_id, connection_id)
+        return await adstats.connections.sync_states(principal.tenant_id, connection_id)
 
 
 class EntityRoutes(Controller):

@@ -9,6 +9,8 @@ from uuid import UUID
 import msgspec
 
 from handbill.adstats import store
+from handbill.adstats.accounts import Accounts, Seals
+from handbill.adstats.connections import Connections
 from handbill.adstats.dispatch import Dispatch
 from handbill.adstats.editor import Editor
 from handbill.adstats.imports import Importer
@@ -16,7 +18,7 @@ from handbill.adstats.model import Mode, ProviderName
 from handbill.adstats.providers.port import ProviderError, StatProvider
 from handbill.adstats.reading import Explained, Reading, StatsAnswer, StatsQuery, StatsRow
 from handbill.adstats.rounding import ratio
-from handbill.adstats.syncing import Seals, Syncing
+from handbill.adstats.syncing import Syncing
 from handbill.adstats.table import as_csv
 from handbill.infra.postgres import Database, PostgresError
 from handbill.infra.state import StateTable
@@ -32,7 +34,7 @@ __all__ = ["STATE", "AdstatsService", "Explained", "StatsAnswer", "StatsQuery", 
 
 _log = logs.get("adstats")
 LISTING_PACE = timedelta(hours=1)
-_VOLATILE = frozenset({"updated_at"})
+_VOLATILE = frozenset({"updated_at", "verified_at"})
 STATE = (
     StateTable("adstats.fb_connections", ("tenant_id", "connection_id"), _VOLATILE),
     StateTable("adstats.sellpages", ("tenant_id", "sellpage_id"), _VOLATILE),
@@ -82,10 +84,12 @@ class AdstatsService:
         self._clock = clock
         self._raw_days = raw_days
         self.mode = mode
-        self.syncing = Syncing(database, providers, seals, clock, ids, mode=mode)
+        accounts = Accounts(database, providers, seals, audit, clock)
+        self.syncing = Syncing(database, accounts, clock, ids, mode=mode)
         look_backs = {name: provider.look_back_days for name, provider in providers.items()}
-        self.editor = Editor(database, audit, seals, clock, ids, look_backs)
-        self.importer = Importer(database, self.syncing, audit, clock, ids)
+        self.connections = Connections(database, accounts, audit, clock, ids, look_backs)
+        self.editor = Editor(database, audit, clock, ids, accounts.ad_sources)
+        self.importer = Importer(database, accounts, audit, clock, ids)
         self.dispatch = Dispatch(database, jobs, audit, clock, ids, mode)
         self.reading = Reading(database, mode)
 

@@ -9,7 +9,18 @@ from uuid import UUID
 
 import msgspec
 
-from handbill.adstats.model import Backfill, Connection, Due, Entity, Level, RawStatRow, Sellpage, SyncJob, SyncState
+from handbill.adstats.model import (
+    Backfill,
+    Connection,
+    Due,
+    Entity,
+    Level,
+    ProviderName,
+    RawStatRow,
+    Sellpage,
+    SyncJob,
+    SyncState,
+)
 from handbill.infra import sqlfiles
 from handbill.infra.postgres import Tx
 from handbill.kit.token_ends import LISTED, SOON, EndingToken, TokenSummary
@@ -62,7 +73,7 @@ async def create_connection(tx: Tx, tenant: int, new: Connection, sealed: bytes 
     row = await tx.fetchrow(
         S.create_connection, tenant, new.connection_id, new.provider, new.external_id, new.name, new.currency,
         new.time_zone, new.look_back_days, new.token_state, sealed, new.token_changed_at, at,
-        new.token_ends_at,
+        new.token_ends_at, new.verified_at,
     )  # fmt: skip
     return _kept(row or {})
 
@@ -80,9 +91,39 @@ async def update_connection(tx: Tx, tenant: int, wanted: Connection, sealed: byt
     row = await tx.fetchrow(
         S.update_connection, tenant, wanted.connection_id, wanted.name, wanted.is_active, wanted.look_back_days,
         wanted.token_state, sealed, wanted.token_note, wanted.token_changed_at, at, wanted.token_ends_at,
-        wanted.token_checked_at,
+        wanted.token_checked_at, wanted.currency, wanted.time_zone, wanted.verified_at,
     )  # fmt: skip
     return _kept(row or {})
+
+
+async def lock_account(tx: Tx, tenant_id: int, provider: ProviderName, external_id: str) -> Kept | None:
+    row = await tx.fetchrow(S.lock_account, tenant_id, provider, external_id)
+    return _kept(row) if row else None
+
+
+async def note_verified(tx: Tx, tenant_id: int, connection_id: UUID, sealed: bytes | None, at: datetime) -> None:
+    await tx.execute(S.note_verified, tenant_id, connection_id, sealed, at)
+
+
+async def clear_verified(tx: Tx, tenant_id: int, connection_id: UUID) -> None:
+    await tx.execute(S.clear_verified, tenant_id, connection_id)
+
+
+async def relabel_days(tx: Tx, tenant_id: int, connection_id: UUID, currency: str) -> None:
+    await tx.execute(S.relabel_days, tenant_id, connection_id, currency)
+
+
+async def connection_days(tx: Tx, tenant_id: int, connection_id: UUID) -> list[date]:
+    return [row["stat_date"] for row in await tx.fetch(S.connection_days, tenant_id, connection_id)]
+
+
+async def delete_days_after(tx: Tx, tenant_id: int, connection_id: UUID, day: date) -> list[date]:
+    """The days that went."""
+    return [row["stat_date"] for row in await tx.fetch(S.delete_days_after, tenant_id, connection_id, day)]
+
+
+async def restart_look_back(tx: Tx, tenant_id: int, connection_id: UUID) -> None:
+    await tx.execute(S.restart_look_back, tenant_id, connection_id)
 
 
 async def usable_connections(tx: Tx, tenant: int, levels: Sequence[Level] = ()) -> list[Kept]:
@@ -225,8 +266,8 @@ async def write_daily(
     return int(await tx.fetchval(S.write_daily, *head, entities, dates, add_up, increments))
 
 
-async def roll_sellpages(tx: Tx, tenant: int, days: Sequence[date], ad_source: str) -> int:
-    return int(await tx.fetchval(S.roll_sellpages, tenant, list(days), ad_source))
+async def roll_sellpages(tx: Tx, tenant: int, days: Sequence[date], ad_sources: Mapping[ProviderName, str]) -> int:
+    return int(await tx.fetchval(S.roll_sellpages, tenant, list(days), list(ad_sources), list(ad_sources.values())))
 
 
 async def note_synced(tx: Tx, source: Source, depth: tuple[bool, bool, bool], unmatched: int = 0) -> None:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from datetime import date, datetime, timedelta
-from typing import Protocol
 from uuid import UUID
 
 import msgspec
 
 from handbill.adstats import cadence, pipeline, store
-from handbill.adstats.model import LEVELS, Connection, Mode, ProviderName, SyncJob, SyncState, Written
+from handbill.adstats.accounts import Accounts
+from handbill.adstats.model import LEVELS, Connection, Mode, SyncJob, SyncState, Written
 from handbill.adstats.providers.port import (
-    Account,
+    AccountChanged,
     ProviderError,
     ProviderThrottled,
     Question,
@@ -23,7 +22,6 @@ from handbill.adstats.providers.port import (
 from handbill.adstats.store import Kept, Source
 from handbill.infra.postgres import Database, PostgresError
 from handbill.kit.clock import Clock
-from handbill.kit.errors import Broken
 from handbill.kit.ids import Ids
 from handbill.kit.telemetry import logs, metrics
 
@@ -31,18 +29,6 @@ _log = logs.get("adstats")
 TOKEN_CHECK = timedelta(days=1)
 MONTH_DAYS = 31
 """A month that began fewer days ago is dropped by nobody."""
-
-
-class Seals(Protocol):
-    """What keeps tokens at rest, bound to their place."""
-
-    def seal(self, clear: bytes, place: str) -> bytes: ...
-
-    def open(self, sealed: bytes, place: str) -> bytes: ...
-
-
-def place(tenant: int, connection: UUID) -> str:
-    return f"adstats:{tenant}:{connection}"
 
 
 class Ended(msgspec.Struct, frozen=True):
@@ -62,16 +48,14 @@ class Syncing:
     def __init__(
         self,
         database: Database,
-        providers: Mapping[ProviderName, StatProvider],
-        seals: Seals,
+        accounts: Accounts,
         clock: Clock,
         ids: Ids,
         *,
         mode: Mode,
     ) -> None:
         self._database = database
-        self._providers = providers
-        self._seals = seals
+        self._accounts = accounts
         self._clock = clock
         self._ids = ids
         self._mode = mode
@@ -93,15 +77,20 @@ class Syncing:
         trouble: list[ProviderError] = []
         for kept in accounts:
             try:
-                span = self._span(job, kept, accounts, read.get(kept.shown.connection_id), added)
+                account = await self._accounts.verify(tenant, kept)
+                corrected = _days_of(account.shown) != _days_of(kept.shown)
+                last_read = None if corrected else read.get(kept.shown.connection_id)
+                span = self._span(job, account, accounts, last_read, added)
                 if span is not None:
-                    written += await self._account(tenant, job, kept, span, strangers)
-                    await self._check_token(tenant, kept)
+                    written += await self._account(tenant, job, account, span, strangers)
+                    await self._check_token(tenant, account)
             except TokenDead as error:
                 dead.append(str(error))
                 await self._died(tenant, job, kept, str(error))
             except ProviderError as error:
                 trouble.append(error)
+                if isinstance(error, AccountChanged):
+                    await self._unverify(tenant, kept.shown)
                 await self._note(tenant, job, kept.shown, str(error))
             except PostgresError as error:  # a figure that no column holds must not cost the seller its other accounts
                 trouble.append(ProviderError(f"the figures told could not be written ({error.sqlstate})"))
@@ -137,8 +126,8 @@ class Syncing:
     ) -> Written:
         shown = kept.shown
         now = self._clock.now()
-        provider = self._providers[shown.provider]
-        question = Question(job.sellerId, self._opened(tenant, kept), job.level, kept.tree, *span)
+        provider = self._accounts.provider(shown.provider)
+        question = Question(job.sellerId, self._accounts.open(tenant, kept), job.level, kept.tree, *span)
         if not question.of_level():  # read nonetheless: what stays due has the seller's others read deep each time
             await self._nothing(tenant, shown, question, now)
             return Written()
@@ -167,7 +156,11 @@ class Syncing:
         depth = cadence.depth(question.date_from, question.date_to, now, shown.time_zone, shown.look_back_days)
         await self._make_months(days, now.date())
         async with self._database.worker() as tx:
-            written = await pipeline.write(tx, source, rows, kind=provider.kind, mode=self._mode)
+            await store.lock_seller(tx, tenant)
+            known = await store.find_connection(tx, tenant, shown.connection_id)
+            if known is None or _days_of(known.shown) != _days_of(shown):
+                raise ProviderError("the account was corrected while its platform answered; it is read again")
+            written = await pipeline.write(tx, source, rows, self._rules(provider))
             await store.note_synced(tx, source, depth, len(question.strangers))
         metrics.ADSTATS_ROWS.labels("raw").inc(written.raw)
         metrics.ADSTATS_ROWS.labels("daily").inc(written.daily)
@@ -191,26 +184,18 @@ class Syncing:
         async with self._database.tenant(tenant) as tx:
             found = await store.list_connections(tx, tenant, store.FIRST, 1_000)
         for shown in found:
-            provider = self._providers[shown.provider]
+            provider = self._accounts.provider(shown.provider)
             for level in provider.levels:
-                source = Source(tenant, shown.connection_id, level, shown.currency, self._ids.new(), self._clock.now())
                 async with self._database.worker() as tx:
-                    written += await pipeline.rebuild(tx, source, first, last, kind=provider.kind, mode=self._mode)
+                    await store.lock_seller(tx, tenant)
+                    known = await store.find_connection(tx, tenant, shown.connection_id)
+                    currency = known.shown.currency if known else shown.currency
+                    source = Source(tenant, shown.connection_id, level, currency, self._ids.new(), self._clock.now())
+                    written += await pipeline.rebuild(tx, source, first, last, self._rules(provider))
         return written
 
-    def account(self, tenant: int, kept: Kept) -> Account:
-        return self._opened(tenant, kept)
-
-    def provider(self, name: ProviderName) -> StatProvider:
-        return self._providers[name]
-
-    def _opened(self, tenant: int, kept: Kept) -> Account:
-        shown = kept.shown
-        try:
-            token = self._seals.open(kept.sealed, place(tenant, shown.connection_id)).decode() if kept.sealed else ""
-        except Broken:  # this account's trouble alone; a new token, or the old seal key, mends it
-            raise ProviderError("the token does not open with this installation's seal key") from None
-        return Account(shown.connection_id, shown.external_id, shown.currency, shown.time_zone, token)
+    def _rules(self, provider: StatProvider) -> pipeline.DayRules:
+        return pipeline.DayRules(provider.kind, self._mode, self._accounts.ad_sources)
 
     async def _check_token(self, tenant: int, kept: Kept) -> None:
         """Ask once a day when the token ends. Raises TokenDead; no other answer fails the sync."""
@@ -221,7 +206,7 @@ class Syncing:
             if not await store.claim_token_check(tx, tenant, shown.connection_id, now, now - TOKEN_CHECK):
                 return
         try:
-            ends_at = await self._providers[shown.provider].token_end(self._opened(tenant, kept))
+            ends_at = await self._accounts.provider(shown.provider).token_end(self._accounts.open(tenant, kept))
         except TokenDead:
             raise
         except ProviderError as error:
@@ -240,9 +225,18 @@ class Syncing:
             metrics.ADSTATS_TOKENS_DEAD.inc()
             _log.warning("ad-account-disconnected", sellerId=str(job.sellerId), connectionId=str(marked))
 
+    async def _unverify(self, tenant: int, shown: Connection) -> None:
+        async with self._database.worker() as tx:
+            await store.clear_verified(tx, tenant, shown.connection_id)
+
     async def _note(self, tenant: int, job: SyncJob, shown: Connection, why: str) -> None:
         async with self._database.worker() as tx:
             await store.note_failed(tx, tenant, shown.connection_id, job.level, self._clock.now(), why[:300])
+
+
+def _days_of(connection: Connection) -> tuple[str, str]:
+    """What the figures of an account's days depend on."""
+    return connection.currency, connection.time_zone
 
 
 def retry_after(trouble: list[ProviderError]) -> float | None:

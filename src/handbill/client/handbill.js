@@ -26,13 +26,13 @@
     event: "/v1/events",
   };
 
-  /** @param {number} visibleMs @param {How} how */
+  /** @param {How} how */
   function reportOf(visibleMs, how, accidentalMs = ACCIDENTAL_MS) {
     const ms = Math.max(0, Math.min(Math.floor(visibleMs), DAY));
     return { view_duration_ms: ms, dismissed: how === "dismiss" && ms >= accidentalMs };
   }
 
-  /** Send it again? Status 0: no answer. @param {number} status @param {string|null} retryAfter */
+  /** Send it again? Status 0: no answer. */
   function fateOf(status, retryAfter, tries) {
     // 401 is kept: a fresh token may come.
     const keep = status === 0 || status >= 500 || [401, 408, 425, 429].includes(status);
@@ -242,18 +242,21 @@ font-size:1.2rem;color:inherit;background:none}button:hover{background:#0001}`;
       if (!this.timer) this.flush();
     }
 
-    /** Fill every `[data-handbill]` by one decision. */
+    /** Fill every slot, ten by one decision. */
     async start() {
       const slots = [...document.querySelectorAll("[data-handbill]")];
       const names = slots.map((slot) => slot.dataset.handbill);
-      if (!slots.length) return;
       const many = slots.length > 10;
-      const placements = many ? [...new Set(names)].slice(0, 10) : names;
+      const places = many ? [...new Set(names)] : names;
       const count = (name) => names.filter((it) => it === name).length;
-      const limit = many ? Math.min(20, Math.max(...placements.map(count))) : 1;
-      const found = (await this.decide({ placements, limit })).map((one) => ({ ...one, banners: [...one.banners] }));
+      const limit = many ? Math.min(20, Math.max(...places.map(count))) : 1;
+      const found = [];
+      for (let at = 0; at < places.length; at += 10) {
+        const decisions = await this.decide({ placements: places.slice(at, at + 10), limit });
+        decisions.forEach((one, n) => (found[at + n] = { ...one, banners: [...one.banners] }));
+      }
       slots.forEach((slot, at) => {
-        const one = found[many ? placements.indexOf(names[at]) : at];
+        const one = found[many ? places.indexOf(names[at]) : at];
         if (one) this.present(slot, { ...one, banners: one.banners.splice(0, 1) });
       });
     }
@@ -397,7 +400,7 @@ font-size:1.2rem;color:inherit;background:none}button:hover{background:#0001}`;
       return host;
     }
 
-    /** @param {Showing} showing @param {string} destination */
+    /** @param {Showing} showing */
     click(showing, destination) {
       const sent = this.report("click", bodyOf.click(showing, destination));
       this.beacon();
@@ -584,7 +587,7 @@ font-size:1.2rem;color:inherit;background:none}button:hover{background:#0001}`;
       const body = JSON.stringify(data);
       const headers = { "content-type": "application/json", "x-write-key": this.options.writeKey };
       if (this.token) headers.authorization = "Bearer " + this.token;
-      // Browsers refuse to keep more than 64 KiB alive.
+      // Browsers keep no more than 64 KiB alive.
       return fetch(this.at(path), { method: "POST", headers, body, keepalive: body.length < 2e4, ...more });
     }
 
@@ -593,7 +596,7 @@ font-size:1.2rem;color:inherit;background:none}button:hover{background:#0001}`;
     }
   }
 
-  /** An address that is safe in a page, or null. */
+  /** A safe address, or null. */
   function web(address, base) {
     try {
       const url = new URL(address || "none:", base);
@@ -603,7 +606,7 @@ font-size:1.2rem;color:inherit;background:none}button:hover{background:#0001}`;
     }
   }
 
-  /** Without its query, which may name people. */
+  /** A query may name people. */
   function bare(address) {
     return address.split(/[?#]/)[0].slice(0, 2000) || null;
   }

@@ -42,6 +42,10 @@ KEY_PAGES = 128
 """Pages of each of the 16 partitions that one statement reads: 16 MiB, about 280,000 keys."""
 
 
+CORRECTIONS_AT_ONCE = 5_000
+"""Corrections that one statement deletes."""
+
+
 class Explanation(msgspec.Struct, frozen=True):
     """Where an event went. `outcome` is counted, counted_apart (marked, e.g. as a bot's), not_counted (a view that was
     too short), stored (whether it counted is not known yet), parked, waiting or unknown. `counted_at`: when it came in.
@@ -143,6 +147,17 @@ class EventsService:
 
         first_page = next(waiting, None)
         return 0 if first_page is None else await work(portion, (first_page,), pages)
+
+    async def forget_sequence_corrections(self, now: datetime, *, limit: int = CORRECTIONS_AT_ONCE) -> int:
+        """Forget corrections of events whose keys are forgotten. Each transaction deletes at most `limit`."""
+        before = now - timedelta(days=HORIZON_DAYS + 1)
+
+        async def portion(place: tuple[()], most: int) -> tuple[int, tuple[()] | None]:
+            async with self._database.worker() as tx:
+                forgotten = await self._store.forget_sequence_corrections(tx, before, most)
+            return forgotten, place if forgotten == most else None
+
+        return await work(portion, (), limit)
 
     async def forget_replayed(self, now: datetime, *, most: int = 5_000) -> int:
         """Parked events that were sent again long ago go: what became of them is told elsewhere."""

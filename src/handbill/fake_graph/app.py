@@ -21,7 +21,7 @@ TABLES: tuple[Table, ...] = (
     messages.routes,
     templates.routes,
     control.routes,
-    lambda _world: insights.routes(insights.demo()),
+    lambda world: insights.routes(insights.demo(world.config.ad_accounts)),
     nodes.routes,
 )
 """Tried from the top: the busiest first, and `nodes` last, since it answers for any id."""

@@ -9,12 +9,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 from typing import Any
 
 from aiohttp import web
+
+from handbill.fake_graph.model import AdAccount
 
 Row = dict[str, Any]
 Figures = Callable[[str, str, date], Row | None]
@@ -22,6 +24,8 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 VERSION = r"/{version:v[0-9]+\.[0-9]+}"
 LEVELS = ("campaign", "adset", "ad")
 MOST = 500
+FULL = 100
+"""Percent of the calls of an hour; above, every call is refused."""
 
 
 @dataclass
@@ -65,14 +69,18 @@ class InsightsState:
     """Rows of a page above which less is asked for."""
     most_days: int = 92
     usage: int = 0
+    """Percent of its calls that an account has used up, as the headers say."""
     reports: dict[str, Row] = field(default_factory=dict)
     calls: list[str] = field(default_factory=list)
 
 
-def demo() -> InsightsState:
-    """One account to try things with: number 1000, token `fake`, two campaigns."""
+def demo(accounts: Iterable[AdAccount]) -> InsightsState:
+    """Accounts to try things with, of two campaigns each."""
     tree = {"11": {"21": ["31", "32"], "22": ["33"]}, "12": {"23": ["34"]}}
-    return InsightsState({"1000": FakeAccount("1000", "fake", tree=tree, budgets={"11": 10_000, "12": 5_000})})
+    budgets = {"11": 10_000, "12": 5_000}
+    return InsightsState(
+        {one.id: FakeAccount(one.id, one.token, one.currency, one.time_zone, tree, budgets) for one in accounts}
+    )
 
 
 def routes(state: InsightsState) -> list[web.RouteDef]:
@@ -107,7 +115,9 @@ def _guarded(state: InsightsState, work: Work) -> Handler:
             if request.method == "POST":
                 asked |= {name: str(value) for name, value in (await request.post()).items()}
             _scripted(state)
-            return web.json_response(work(state, _owner(state, request, asked), request, asked), headers=headers)
+            account = _owner(state, request, asked)
+            _check_usage(state)
+            return web.json_response(work(state, account, request, asked), headers=headers)
         except _Fault as fault:
             return web.json_response(fault.body, status=fault.status, headers=headers)
 
@@ -121,20 +131,36 @@ def _scripted(state: InsightsState) -> None:
         raise _Fault(fault.pop("code", 2), fault.pop("message", "An error that was asked for."), status, **fault)
 
 
+def _check_usage(state: InsightsState) -> None:
+    if state.usage >= FULL:
+        raise _Fault(17, "(#17) User request limit reached", error_subcode=2446079)
+
+
 def _owner(state: InsightsState, request: web.Request, asked: Row) -> FakeAccount:
-    """The account behind the path, if the token is its own."""
+    """The account behind the path, if the token is its own. A token of another account is valid, but not here."""
     report = state.reports.get(request.match_info.get("report", ""))
     account = state.accounts.get(request.match_info.get("account") or (report or {}).get("account", ""))
     sent = request.headers.get("Authorization", "").removeprefix("Bearer ") or asked.get("access_token", "")
     if account is None:
         raise _Fault(100, "Unsupported request. The object does not exist.", error_subcode=33)
+    if sent != account.token and any(sent == other.token for other in state.accounts.values()):
+        raise _Fault(200, "(#200) Ad account owner has NOT grant ads_management or ads_read permission", 403)
     if sent != account.token:
         raise _Fault(190, "Error validating access token.", 401, error_subcode=463)
     return account
 
 
 def _account(state: InsightsState, account: FakeAccount, request: web.Request, asked: Row) -> Row:
-    return {"id": f"act_{account.id}", "account_status": 1, "currency": account.currency, "timezone_name": account.zone}
+    """The fields that were asked for, and always the id; without any, the two that the real one answers."""
+    fields: Row = {
+        "id": f"act_{account.id}", "account_id": account.id, "account_status": 1, "currency": account.currency,
+        "name": f"Account {account.id}", "timezone_name": account.zone,
+    }  # fmt: skip
+    wanted = [name for name in asked.get("fields", "account_id").split(",") if name]
+    for name in wanted:
+        if name not in fields:
+            raise _Fault(100, f"(#100) Tried accessing nonexisting field ({name}) on node type (AdAccount)")
+    return {name: fields[name] for name in ("id", *wanted)}
 
 
 def _start(state: InsightsState, account: FakeAccount, request: web.Request, asked: Row) -> Row:

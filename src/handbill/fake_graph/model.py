@@ -69,10 +69,20 @@ class Template(msgspec.Struct):
     parameter_format: str = "POSITIONAL"
 
 
+class AdAccount(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An ad account with two campaigns, and the token that may read it."""
+
+    id: str = "1000"
+    token: str = "fake"  # noqa: S105 - of the stand-in
+    currency: str = "USD"
+    time_zone: str = "UTC"
+
+
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How the server starts; /_control changes most of it later."""
 
     seed: int = 1
+    ad_accounts: tuple[AdAccount, ...] = (AdAccount(),)
     numbers: tuple[Number, ...] = (Number(str(FIRST_NUMBER)),)
     tiers: dict[str, int | None] = {}
     """People per portfolio in 24 hours; a portfolio that is not named has no limit."""

@@ -203,6 +203,8 @@ CODES: dict[str, str] = {
     "LINK_NOT_FOUND": "The link was never given out, or its banner leads nowhere any more.",
     # --- ad stats
     "AD_ACCOUNT_TAKEN": "The ad account is connected already; change that connection instead.",
+    "AD_ACCOUNT_DIFFERS": "The ad platform says another currency or zone than was sent; nothing was changed.",
+    "AD_ACCOUNT_UNREADABLE": "The ad account does not exist, or its token may not read it; nothing was changed.",
     "AD_CONNECTION_NOT_FOUND": "There is no such ad account in this tenant.",
     "AD_ENTITY_NOT_FOUND": "There is no such campaign, ad set or ad in this tenant.",
     "AD_ENTITY_TAKEN": "The ad account has another entity of this type and external id; nothing was changed.",

@@ -22,5 +22,5 @@ class SegmentsSink:
         """Nothing to write."""
 
     async def project(self, survivors: Sequence[Row], refused: Sequence[Row]) -> None:
-        if any(row.event.kind == "capture" for row in survivors):
+        if any(row.event.kind == "capture" for row in (*survivors, *refused)):  # a copy may have corrected a person
             self._keeper.poke()

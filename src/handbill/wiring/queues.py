@@ -44,7 +44,7 @@ JOBS = {
     "cron.campaign_poll": "Begin campaigns whose time has come, fairly; end those that are over; ring idle numbers.",
     "cron.messaging_upkeep": "Measure fairness, forget worked-off webhooks.",
     "cron.connections": "Ask the providers anew about numbers and templates.",
-    "cron.retention": "Make months ahead, drop months nobody needs, forget keys past the horizon and replayed events.",
+    "cron.retention": "Make months ahead, drop old months, forget old keys, corrections and replayed events.",
     **ADSTATS_CRON,
 }
 """The jobs of the queue `system`, each started by the clock."""
@@ -108,6 +108,7 @@ class SystemTasks:
         await _run_steps(
             {
                 "event_keys": lambda: self._events.forget_keys(now),
+                "sequence_corrections": lambda: self._events.forget_sequence_corrections(now),
                 "replayed_events": lambda: self._events.forget_replayed(now),
                 "parked_requests": lambda: self._events.parked_requests.prune(now),
                 "history": self._history.run,

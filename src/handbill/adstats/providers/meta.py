@@ -19,8 +19,18 @@ from urllib.parse import urlencode
 import msgspec
 from yarl import URL
 
+from handbill.adstats import cadence
 from handbill.adstats.model import LEVELS, Figures, Kind, Level, Listed, RawStatRow
-from handbill.adstats.providers.port import Account, ProviderError, ProviderThrottled, Question, TokenDead
+from handbill.adstats.providers.port import (
+    Account,
+    AccountChanged,
+    AccountFacts,
+    ProviderError,
+    ProviderThrottled,
+    Question,
+    RequestRefused,
+    TokenDead,
+)
 from handbill.adstats.providers.usage import TooMuch, fault_of, pause_s
 from handbill.infra.safe_http import HttpPolicy, ReplyTooLarge, RequestFailed, Response, SafeHttpClient
 from handbill.kit.clock import Clock
@@ -30,11 +40,13 @@ from handbill.kit.untrusted_json import UNREADABLE
 
 LARGEST = 32 * 1024 * 1024
 CONNECTIONS = 100
+MAX_ID_DIGITS = 64
 _DAY = timedelta(days=1)
 _WHOLE = frozenset(("CLP", "COP", "CRC", "HUF", "IDR", "ISK", "JPY", "KRW", "PYG", "TWD", "VND"))
 """Meta's own list, which is not ISO's: there a forint has no hundredths, and a dinar no thousandths."""
 _FOUR = Decimal("0.0001")
 _FIELDS = "date_start,date_stop,account_currency,spend,impressions,inline_link_clicks,actions,action_values"
+_ACCOUNT_FIELDS = "account_id,currency,timezone_name"
 _STATUSES = {"ACTIVE": "ACTIVE", "PAUSED": "PAUSED", "ARCHIVED": "ARCHIVED", "DELETED": "DELETED"}
 _EDGES: tuple[tuple[str, Level, str, str], ...] = (
     ("campaigns", "CAMPAIGN", "id,name,status,daily_budget,lifetime_budget", ""),
@@ -62,9 +74,11 @@ class MetaProvider:
     """Raises Invalid for a base URL that is not https with a public host, unless the policy is `insecure`."""
 
     kind: Kind = "CUMULATIVE"
+    ad_source = "META"
     silence_is_zero = False  # what was deleted at Meta is no longer in its answers; its spend was spent all the same
     levels: tuple[Level, ...] = LEVELS
     look_back_days = 28
+    needs_token = True
 
     def __init__(self, clock: Clock, policy: MetaPolicy | None = None) -> None:
         self._clock = clock
@@ -86,6 +100,14 @@ class MetaProvider:
     async def close(self) -> None:
         await self._http.close()
 
+    async def read_account(self, account: Account) -> AccountFacts:
+        """A zone that we do not know is left out: the one that was given stays."""
+        answer = await self._call(account, "GET", f"act_{account.external_id}", {"fields": _ACCOUNT_FIELDS})
+        currency, zone = answer.get("currency"), answer.get("timezone_name")
+        if not isinstance(currency, str) or not _is_currency(currency):  # Meta leaves out what the token may not see
+            raise RequestRefused("the platform does not show the account's currency to this token")
+        return AccountFacts(currency, zone if isinstance(zone, str) and cadence.is_zone(zone) else None)
+
     # --- figures
 
     async def fetch_stats(self, question: Question) -> list[RawStatRow]:
@@ -95,7 +117,7 @@ class MetaProvider:
         unknown = 0
         for row in await self._insights(account, question.level, question.date_from, question.date_to):
             if row.get("account_currency", account.currency) != account.currency:
-                raise ProviderError("the account's currency is not the one it was connected with")
+                raise AccountChanged("the account's currency is not the one it was connected with; it is asked again")
             external = _id(row.get(f"{question.level.lower()}_id"))
             entity = known.get(external)
             if entity is None:
@@ -289,9 +311,14 @@ def _day(row: Mapping[str, Any]) -> date:
         raise ProviderError("the platform sent a row without its day") from None
 
 
+def _is_currency(text: str) -> bool:
+    return len(text) == 3 and text.isascii() and text.isupper() and text.isalpha()
+
+
 def _id(value: Any) -> str:
-    """Empty where the platform names nothing."""
-    return "" if value is None else str(value)[:64]
+    """An id of the platform: digits. Empty where the platform sent none, or something that is not an id."""
+    text = str(value) if isinstance(value, str | int) else ""
+    return text if text.isascii() and text.isdigit() and len(text) <= MAX_ID_DIGITS else ""
 
 
 def _listed(row: Mapping[str, Any], level: Level, parent: str, currency: str) -> Listed:

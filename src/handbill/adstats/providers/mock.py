@@ -18,7 +18,7 @@ import msgspec
 from handbill.adstats import cadence, funnel, rounding
 from handbill.adstats.draws import Draws
 from handbill.adstats.model import LEVELS, Entity, Figures, Kind, Level, Listed, RawStatRow
-from handbill.adstats.providers.port import Account, ProviderThrottled, Question, TokenDead
+from handbill.adstats.providers.port import Account, AccountFacts, ProviderThrottled, Question, TokenDead
 from handbill.kit.clock import Clock
 
 LATE_DAYS = 28
@@ -40,9 +40,11 @@ class Manners(msgspec.Struct, frozen=True):
 
 class MockProvider:
     kind: Kind = "CUMULATIVE"
+    ad_source = "META"
     silence_is_zero = True
     levels: tuple[Level, ...] = LEVELS
     look_back_days = 3
+    needs_token = False
 
     def __init__(self, clock: Clock, manners: Manners | None = None) -> None:
         self._clock = clock
@@ -50,6 +52,10 @@ class MockProvider:
         self._faults = Draws(self._manners.seed)
         if self._manners.running:
             self.look_back_days = LATE_DAYS
+
+    async def read_account(self, account: Account) -> AccountFacts:
+        """Every account is there, in the currency and zone that it was given."""
+        return AccountFacts()
 
     async def fetch_stats(self, question: Question) -> list[RawStatRow]:
         account, manners = question.account, self._manners

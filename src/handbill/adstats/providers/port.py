@@ -8,8 +8,9 @@ from typing import Protocol
 from uuid import UUID
 
 import msgspec
+from msgspec import structs
 
-from handbill.adstats.model import Entity, Kind, Level, Listed, RawStatRow
+from handbill.adstats.model import Connection, Entity, Kind, Level, Listed, RawStatRow
 
 
 class Account(msgspec.Struct, frozen=True):
@@ -23,6 +24,18 @@ class Account(msgspec.Struct, frozen=True):
 
     def __repr__(self) -> str:
         return f"Account({self.external_id})"
+
+
+class AccountFacts(msgspec.Struct, frozen=True):
+    """What a platform says about an account. None where it says nothing: what the tenant gave stays."""
+
+    currency: str | None = None
+    time_zone: str | None = None
+
+    def applied_to(self, connection: Connection) -> Connection:
+        return structs.replace(
+            connection, currency=self.currency or connection.currency, time_zone=self.time_zone or connection.time_zone
+        )
 
 
 class Question(msgspec.Struct, frozen=True):
@@ -45,10 +58,17 @@ class StatProvider(Protocol):
     """A platform. An answer is complete or it is an error."""
 
     kind: Kind
+    ad_source: str
+    """Under which word the sellpages' days hold its figures."""
     silence_is_zero: bool
     """Whether an entity that an answer leaves out had nothing; else what is known of it stays."""
     levels: tuple[Level, ...]
     look_back_days: int
+    needs_token: bool
+
+    async def read_account(self, account: Account) -> AccountFacts:
+        """The account's currency and zone. Raises RequestRefused when the token may not read it."""
+        ...
 
     async def fetch_stats(self, question: Question) -> list[RawStatRow]: ...
 
@@ -63,6 +83,14 @@ class StatProvider(Protocol):
 
 class ProviderError(Exception):
     """The platform could not answer; asking again later may help. Its text never holds a token."""
+
+
+class RequestRefused(ProviderError):
+    """The platform understood and refused: no such account, or no access to it. Asking again does not help."""
+
+
+class AccountChanged(ProviderError):
+    """The account is not as the connection has it: it must be verified again before its figures are read."""
 
 
 class ProviderThrottled(ProviderError):

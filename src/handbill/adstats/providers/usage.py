@@ -7,13 +7,15 @@ from typing import Any
 
 import msgspec
 
-from handbill.adstats.providers.port import ProviderError, ProviderThrottled, TokenDead
+from handbill.adstats.providers.port import ProviderError, ProviderThrottled, RequestRefused, TokenDead
 from handbill.kit.untrusted_json import UNREADABLE
 
 PAUSE_AT, LONG_PAUSE_AT = 85.0, 95.0
 PAUSE_S, LONG_PAUSE_S = 60.0, 300.0
 THROTTLES = frozenset({4, 17, 32, 613, *range(80_000, 80_007), 80_008})
 TOKEN = 190
+TRANSIENT = frozenset({1, 2, 341, 368})
+"""Codes of refusals that pass: trouble at the platform, and limits that are not of calls."""
 _HEADERS = ("x-business-use-case-usage", "x-app-usage", "x-ad-account-usage")
 _MEASURES = ("call_count", "total_cputime", "total_time", "acc_id_util_pct")
 
@@ -64,7 +66,8 @@ def fault_of(status: int, body: Any, headers: Mapping[str, str]) -> ProviderErro
         return TokenDead(f"the account must be connected again (code {code}, {sub})")
     if "reduce the amount of data" in str(error.get("message", "")).lower():
         return TooMuch(f"the platform asks for less at once (code {code})")
-    return ProviderError(f"the platform answered {status} (code {code}, {sub})")
+    refused = 400 <= status < 500 and code not in TRANSIENT and error.get("is_transient") is not True
+    return (RequestRefused if refused else ProviderError)(f"the platform answered {status} (code {code}, {sub})")
 
 
 def _whole(value: Any) -> int:

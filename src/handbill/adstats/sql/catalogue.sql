@@ -1,8 +1,8 @@
 -- name: create_connection
 insert into adstats.fb_connections (
     tenant_id, connection_id, provider, external_id, name, currency, time_zone, look_back_days, token_state,
-    token_sealed, token_changed_at, created_at, updated_at, token_ends_at)
-values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $12, $13)
+    token_sealed, token_changed_at, created_at, updated_at, token_ends_at, verified_at)
+values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $12, $13, $14)
 returning *
 
 -- name: read_connection
@@ -11,15 +11,60 @@ select * from adstats.fb_connections where tenant_id = $1 and connection_id = $2
 -- name: lock_connection
 select * from adstats.fb_connections where tenant_id = $1 and connection_id = $2 for update
 
+-- name: lock_account
+select * from adstats.fb_connections where tenant_id = $1 and provider = $2 and external_id = $3 for update
+
 -- name: list_connections
 select * from adstats.fb_connections where tenant_id = $1 and connection_id > $2 order by connection_id limit $3
 
 -- name: update_connection
 update adstats.fb_connections set
     name = $3, is_active = $4, look_back_days = $5, token_state = $6, token_sealed = $7, token_note = $8,
-    token_changed_at = $9, updated_at = $10, version = version + 1, token_ends_at = $11, token_checked_at = $12
+    token_changed_at = $9, updated_at = $10, version = version + 1, token_ends_at = $11, token_checked_at = $12,
+    currency = $13, time_zone = $14, verified_at = $15
 where tenant_id = $1 and connection_id = $2
 returning *
+
+-- name: note_verified
+-- Only of the token that was asked with.
+update adstats.fb_connections set verified_at = $4
+where tenant_id = $1 and connection_id = $2 and token_sealed is not distinct from $3
+
+-- name: clear_verified
+-- The next sync asks the platform for the account again.
+update adstats.fb_connections set verified_at = null
+where tenant_id = $1 and connection_id = $2
+
+-- name: relabel_days
+-- The figures are the platform's own, in its currency: what was wrong is the name of it.
+with daily as (
+    update adstats.ad_stats_daily set currency = $3 where tenant_id = $1 and connection_id = $2 and currency <> $3
+)
+update adstats.ad_stats_ledger l set currency = $3
+from adstats.entities e
+where l.tenant_id = $1 and e.tenant_id = $1 and e.entity_id = l.entity_id and e.connection_id = $2 and l.currency <> $3
+
+-- name: connection_days
+select distinct stat_date from adstats.ad_stats_daily
+where tenant_id = $1 and entity_type = 'CAMPAIGN' and connection_id = $2
+
+-- name: delete_days_after
+-- Days that have not begun where the account is, read while its zone was taken to be another one.
+with raw as (
+    delete from adstats.ad_stats_raw where tenant_id = $1 and connection_id = $2 and date_start > $3
+), ledger as (
+    delete from adstats.ad_stats_ledger l using adstats.entities e
+    where l.tenant_id = $1 and e.tenant_id = $1 and e.entity_id = l.entity_id and e.connection_id = $2 and l.stat_date > $3
+), daily as (
+    delete from adstats.ad_stats_daily where tenant_id = $1 and connection_id = $2 and stat_date > $3
+    returning stat_date
+)
+select distinct stat_date from daily
+
+-- name: restart_look_back
+-- The next sync reads the whole look-back.
+update adstats.sync_state set synced_at = null, hourly_at = null, daily_at = null
+where tenant_id = $1 and connection_id = $2
 
 -- name: kill_token
 -- Only the token that was used: one that came in meanwhile stays.

@@ -146,28 +146,30 @@ select count(*)::int from put
 
 -- name: roll_sellpages
 -- Stage 3: the sellpages of these days from their campaigns as they are assigned now; a row nobody stands for any more
--- goes.
+-- goes. $3, $4: the word of each provider as the source of ads; one without stands by its name.
 with fresh as (
-    select e.sellpage_id, d.stat_date, d.currency, sum(d.spend) as spend, sum(d.impressions)::bigint as impressions,
+    select e.sellpage_id, d.stat_date, coalesce(w.ad_source, f.provider) as ad_source, d.currency, sum(d.spend) as spend, sum(d.impressions)::bigint as impressions,
            sum(d.link_clicks)::bigint as link_clicks, sum(d.content_views)::bigint as content_views,
            sum(d.add_to_cart)::bigint as add_to_cart, sum(d.checkout_initiated)::bigint as checkout_initiated,
            sum(d.purchases)::bigint as purchases, sum(d.purchase_value) as purchase_value
     from adstats.ad_stats_daily d
     join adstats.entities e on e.tenant_id = d.tenant_id and e.entity_id = d.entity_id
+    join adstats.fb_connections f on f.tenant_id = e.tenant_id and f.connection_id = e.connection_id
+    left join unnest($3::text[], $4::text[]) as w (provider, ad_source) on w.provider = f.provider
     where d.tenant_id = $1 and d.entity_type = 'CAMPAIGN' and d.stat_date = any ($2::date[])
-    group by 1, 2, 3
+    group by 1, 2, 3, 4
 ), gone as (
     delete from adstats.sellpage_stats_daily k
-    where k.tenant_id = $1 and k.stat_date = any ($2::date[]) and k.ad_source = $3
+    where k.tenant_id = $1 and k.stat_date = any ($2::date[])
       and not exists (select from fresh f where f.sellpage_id is not distinct from k.sellpage_id
-                        and f.stat_date = k.stat_date and f.currency = k.currency)
+                        and f.stat_date = k.stat_date and f.ad_source = k.ad_source and f.currency = k.currency)
     returning 1
 ), put as (
     insert into adstats.sellpage_stats_daily as k (
         tenant_id, sellpage_id, stat_date, ad_source, currency, ad_spend, impressions, link_clicks, content_views,
         add_to_cart, checkout_initiated, purchases, purchase_value, orders_count, revenue, cpm, ctr,
         cost_per_purchase, roas, cr1, cr2, cr3)
-    select $1, f.sellpage_id, f.stat_date, $3, f.currency, f.spend, f.impressions, f.link_clicks, f.content_views,
+    select $1, f.sellpage_id, f.stat_date, f.ad_source, f.currency, f.spend, f.impressions, f.link_clicks, f.content_views,
            f.add_to_cart, f.checkout_initiated, f.purchases, f.purchase_value, f.purchases, f.purchase_value,
            adstats.ratio(f.spend * 1000, f.impressions), adstats.ratio(f.link_clicks, f.impressions),
            adstats.ratio(f.spend, f.purchases), adstats.ratio(f.purchase_value, f.spend),

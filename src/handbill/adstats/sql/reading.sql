@@ -43,13 +43,14 @@ limit $11
 -- name: drift
 -- Each day: what was believed at the end of the UTC day in which it ended, what is believed now, and how often that
 -- changed. What was believed while the day still ran is no belief about the day: it would pass for a restatement.
--- $5, $6: the accounts, and by how many UTC days later than its own date a day ends there.
+-- $5 to $7: accounts, and the first and last day of spans of days that end there on the next UTC date.
 with told as (
     select l.stat_date, l.currency, l.entity_id, l.believed_on, l.spend, l.purchases, l.purchase_value,
-           l.stat_date + coalesce(z.late, 0) as ended_on
+           l.stat_date + (z.connection_id is not null)::int as ended_on
     from adstats.ad_stats_ledger l
     join adstats.entities e on e.tenant_id = l.tenant_id and e.entity_id = l.entity_id
-    left join unnest($5::uuid[], $6::int[]) as z (connection_id, late) on z.connection_id = e.connection_id
+    left join unnest($5::uuid[], $6::date[], $7::date[]) as z (connection_id, first_day, last_day)
+        on z.connection_id = e.connection_id and l.stat_date between z.first_day and z.last_day
     where l.tenant_id = $1 and l.stat_date >= $2 and l.stat_date < $3 and l.entity_type = $4
 ), ended as (
     select t.*, max(t.believed_on) filter (where t.believed_on <= t.ended_on)

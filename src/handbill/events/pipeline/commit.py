@@ -16,7 +16,7 @@ from datetime import timedelta
 from itertools import groupby
 
 from handbill.events.batch import Batch, Parked, Sink
-from handbill.events.model import Row
+from handbill.events.model import Row, encode
 from handbill.events.pipeline.flood import Flood
 from handbill.events.pipeline.steps import drop_key
 from handbill.events.reasons import Reason
@@ -217,7 +217,8 @@ def _set_aside(batch: Batch, poison: _Poison) -> None:
         else:
             kept.append(row)
             continue
-        batch.parked.append(Parked(event.tenant, event.kind, event.id, reason, detail, row.body))
+        body = encode(event) if row.lowered else row.body  # its copy with the smaller sequence does not come again
+        batch.parked.append(Parked(event.tenant, event.kind, event.id, reason, detail, body))
         batch.drops[drop_key(row, reason)] += 1
         batch.refused.append(row)
     for tenant_id in sorted(poison.flooding):

@@ -2071,3 +2071,8 @@ create index ix_sequence_corrections_exported_at on events.sequence_corrections 
 create index ix_sequence_corrections_corrected_at on events.sequence_corrections (corrected_at);
 select handbill_wall('events.sequence_corrections'::regclass);
 revoke insert, update, delete on events.sequence_corrections from handbill_app;
+
+-- === 0022_account_checks
+-- When the platform last confirmed an ad account's currency, time zone and access. Connections of earlier releases have not
+-- been verified; their next sync asks.
+alter table adstats.fb_connections add column verified_at timestamptz;
