@@ -20,6 +20,7 @@ import msgspec
 from handbill.infra.clickhouse import ClickHouse
 from handbill.insights.model import Field, Filter, FunnelQuery, RetentionQuery, TrendsQuery
 from handbill.insights.periods import cuts, midnight
+from tests.store.funnel_model import chain
 
 SPACE = UUID(int=11)
 BANNERS = ("$banner_impression", "$banner_click")
@@ -55,7 +56,7 @@ TEXTS = (
 )
 COLUMNS = (
     "tenant_id", "at", "received", "event", "event_id", "event_key", "distinct_id", "person_id", "properties", "url",
-    "country", "screen_width", "source",
+    "country", "screen_width", "source", "micros", "sequence",
 )  # fmt: skip
 ZONES = ("Europe/Paris", "America/New_York", "Asia/Kathmandu", "Australia/Lord_Howe")
 
@@ -72,6 +73,12 @@ class Happened(msgspec.Struct, frozen=True):
     source: str
     person: UUID | None
     """None: nobody said whose it was."""
+    sequence: int = 0
+
+    @property
+    def place(self) -> tuple[datetime, int, str]:
+        """In the order of events."""
+        return self.at, self.sequence, self.id
 
     @property
     def key(self) -> bytes:
@@ -84,6 +91,7 @@ class World:
     def __init__(self, tenant: int, seed: int, events: int = 800) -> None:
         self.tenant = tenant
         self.rng = rng = Random(seed)
+        self.order = Random(seed + 1_000)
         self.segments: dict[UUID, set[UUID]] = {}
         self.zone = ZoneInfo(rng.choice(ZONES))
         self.start = rng.choice((date(2026, 3, 1), date(2026, 10, 20), date(2026, 3, 24)))
@@ -102,26 +110,28 @@ class World:
         if rng.random() < 0.2:  # some at the very edges, and some at one and the same moment
             at = midnight(self.start + timedelta(days=rng.randrange(9)), self.zone)
             at -= timedelta(milliseconds=rng.choice((0, 0, 1)))
+        at += timedelta(microseconds=self.order.choice((0, 0, 0, 1, 999)))
         begun = len(ids) * max((at - begin).days, 0) // 24 + 2  # people begin all the time, not only at the beginning
         one = rng.choice(ids[:begun])
         name, source, person = rng.choice(NAMES), "own", self.now[one]
+        id_ = f"{self.order.getrandbits(16):04x}-{self.tenant}-{number}"
         unknown = rng.random()
         if unknown < 0.2:
             name, source = rng.choice(BANNERS), "banners"
         if unknown < 0.12:
-            return self._made(number, at, name, f"event:{self.tenant}-{number}", source, None)
+            return self._made(id_, at, name, f"event:{id_}", source, None)
         if unknown > 0.98:  # a sender may call somebody so
-            one = f"event:{self.tenant}-{number}"
+            one = f"event:{id_}"
             person = self.now[one] = uuid5(SPACE, f"{self.tenant}:{one}")
-        return self._made(number, at, name, one, source, person)
+        return self._made(id_, at, name, one, source, person)
 
-    def _made(self, number: int, at: datetime, name: str, one: str, source: str, person: UUID | None) -> Happened:
+    def _made(self, id_: str, at: datetime, name: str, one: str, source: str, person: UUID | None) -> Happened:
         rng = self.rng
         return Happened(
-            f"{self.tenant}-{number}", at, name, one,
+            id_, at, name, one,
             {name: self._value() for name in PROPERTIES if rng.random() < 0.5},
             rng.choice(("", "https://a.example/Q?x=1", "https://b.example/")), rng.choice(COUNTRIES),
-            rng.choice((None, 320, 1920)), source, person,
+            rng.choice((None, 320, 1920)), source, person, self.order.choice((0, 0, 1, 2, 2**62 - 1)),
         )  # fmt: skip
 
     def _value(self) -> Any:
@@ -132,10 +142,11 @@ class World:
     async def put(self, clickhouse: ClickHouse) -> None:
         rows = [
             (
-                self.tenant, event.at, event.at, event.name, event.id, event.key, event.distinct_id,
+                self.tenant, to_millisecond(event.at), to_millisecond(event.at), event.name, event.id, event.key,
+                event.distinct_id,
                 uuid5(SPACE, f"{self.tenant}:{event.distinct_id}"),
                 json.dumps(event.properties, ensure_ascii=False, separators=(",", ":")),
-                event.url, event.country, event.screen_width, event.source,
+                event.url, event.country, event.screen_width, event.source, event.at.microsecond % 1000, event.sequence,
             )
             for event in self.events
         ]  # fmt: skip
@@ -189,6 +200,10 @@ class World:
 
     def matching(self) -> dict[str, Any]:
         return {"event": self.rng.choice((*NAMES[:2], *BANNERS, None, None)), "filters": self.filters(1)}
+
+
+def to_millisecond(at: datetime) -> datetime:
+    return at.replace(microsecond=at.microsecond // 1000 * 1000)
 
 
 # --- the same rules, as plain as can be
@@ -331,19 +346,6 @@ def unidentified(
     ]
 
 
-def chain(moments: dict[datetime, set[int]], steps: int, window: timedelta) -> list[datetime]:
-    """Try every beginning: the longest, then the earliest to get there, then the one that began latest."""
-    best: list[datetime] = []
-    for begin in (at for at, hits in sorted(moments.items()) if 0 in hits):
-        tried = [begin]
-        for at, hits in sorted(moments.items()):
-            if at > tried[-1] and len(tried) < steps and len(tried) in hits and at - begin <= window:
-                tried.append(at)
-        if len(tried) > len(best) or (len(tried) == len(best) and tried[-1] <= best[-1]):
-            best = tried
-    return best
-
-
 def funnel(world: World, query: FunnelQuery) -> tuple[list[str], dict[tuple[str, str | None], list[list[datetime]]]]:
     """The listed values, and for each group the chains of its people."""
     events = within(
@@ -352,18 +354,14 @@ def funnel(world: World, query: FunnelQuery) -> tuple[list[str], dict[tuple[str,
     top = top_values([one for one in events if one.person is not None], query.breakdown, query.steps[:1], query.groups)
     found: dict[tuple[str, str | None], list[list[datetime]]] = {}
     for person in people_of(events):
-        moments: dict[datetime, set[int]] = {}
-        entries: list[tuple[datetime, bool, str, Happened]] = []
-        for event in events:
+        moments: list[tuple[datetime, set[int]]] = []
+        first: Happened | None = None
+        for event in sorted(events, key=lambda event: event.place):
             hits = {place for place, step in enumerate(query.steps) if matches(event, step)}
             if event.person == person and hits:
-                moments.setdefault(event.at, set()).update(hits)
-                if 0 in hits:
-                    value = said(event, query.breakdown) if query.breakdown else None
-                    shown = "" if value is None else text(value)[:200].encode().decode("latin-1")
-                    entries.append((event.at, value is None, shown, event))
-        if entries:
-            first = min(entries, key=lambda entry: entry[:3])[3]
+                moments.append((event.at, hits))
+                first = event if first is None and 0 in hits else first
+        if first is not None:
             walked = chain(moments, len(query.steps), timedelta(seconds=query.window_s))
             found.setdefault(grouped(first, query.breakdown, top), []).append(walked)
     return top, found

@@ -119,7 +119,7 @@ async def test_funnels_are_what_walking_gives(world: World, questions: Questions
                 reached = [chain for chain in chains if len(chain) > number]
                 assert step.people == len(reached), asked
                 took = [(chain[number] - chain[number - 1]).total_seconds() for chain in reached if number]
-                assert step.median_s == (pytest.approx(statistics.median(took), abs=0.001) if took else None), asked
+                assert step.median_s == (pytest.approx(statistics.median(took), abs=1e-6) if took else None), asked
                 far += bool(number and reached)
         low, high = midnight(query.start, world.zone), midnight(query.end, world.zone)
         events = plain.within(world, low, high, query.filters, query.segment)

@@ -85,7 +85,7 @@ async def test_search_and_export_give_what_is_there_newest_first(
             for event in plain.within(world, midnight(start, world.zone), midnight(end, world.zone), filters)
             if name in (None, event.name)
         ]
-        wanted.sort(key=lambda event: (event.at, event.key), reverse=True)
+        wanted.sort(key=lambda event: event.place, reverse=True)
         found = await everything(insights, world.tenant, query, 200 if len(wanted) > 60 else 7)
         assert [row.event_id for row in found] == [event.id for event in wanted]
         assert [(row.at, row.person_id, row.properties) for row in found] == [

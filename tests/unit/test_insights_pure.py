@@ -13,14 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from handbill.events.model import CapturedEvent, Impression, View
+from handbill.events.model import CapturedEvent, Dropped, Impression, View
 from handbill.insights import compile, table
 from handbill.insights.compile import Range
 from handbill.insights.leaving import unless_left
-from handbill.insights.model import Filter, FunnelQuery, RetentionQuery, TrendsQuery
+from handbill.insights.model import MOST_STEPS, Filter, FunnelQuery, RetentionQuery, TrendsQuery
 from handbill.insights.periods import cuts, midnight
 from handbill.insights.statements import Q
 from handbill.insights.tail import QUEUE, QUEUE_BYTES, Missed, Tail, Wanted, seen_of
+from handbill.kit.clock import to_ms
 from handbill.kit.errors import Invalid
 from tests.kit.waiting import soon
 
@@ -154,6 +155,19 @@ async def test_a_slow_tail_forgets_and_says_so() -> None:
     assert await tail.next(0.001) == ([], Missed(0, more=True)), "a filter may have hidden them anyway"
     tail.end()
     assert await tail.next(0.001) is None
+
+
+def test_the_tail_shows_microseconds() -> None:
+    at = datetime(2026, 7, 1, 12, 0, 0, 5_321, tzinfo=UTC)
+    captured = CapturedEvent(7, "e", to_ms(at), 0, "view", "ada", "own", micros=321)
+    assert [seen_of(event).at for event in (captured, View(7, "v", to_ms(at), 0, 1, micros=321))] == [at, at]
+    assert seen_of(Dropped(7, "d", to_ms(at), 0, "view", "TOO_OLD")).at == at.replace(microsecond=5_000)
+
+
+def test_a_moment_of_a_funnel_has_room_for_every_step() -> None:
+    """The statement packs the steps of an event into 10 bits of a number."""
+    assert MOST_STEPS == 10
+    assert "between 1 and 1023" in Q["ties"]
 
 
 def test_banner_events_are_seen_under_their_stored_names() -> None:

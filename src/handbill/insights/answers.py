@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
 
 import msgspec
 
-from handbill.insights.compile import ALL, NONE, OTHER, VALUE
+from handbill.insights.compile import ALL, NONE, OTHER, VALUE, Place
 from handbill.insights.model import (
     Cohort,
     EventRow,
@@ -20,19 +20,15 @@ from handbill.insights.model import (
     TrendsQuery,
 )
 from handbill.insights.periods import milliseconds
+from handbill.kit.clock import from_ms, from_us
 from handbill.kit.untrusted_json import UNREADABLE, is_deep
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NAMES: dict[int, Literal["all", "value", "none", "other"]] = {
     ALL: "all", VALUE: "value", NONE: "none", OTHER: "other",
 }  # fmt: skip
 _PROPERTIES = 7
 """The place of an event's properties in a row of the statement `events`."""
 Key = tuple[int, str]
-
-
-def moment(ms: int) -> datetime:
-    return _EPOCH + timedelta(milliseconds=ms)
 
 
 def groups(found: Iterable[Key], top: Sequence[str], broken_down: bool) -> list[Key]:
@@ -90,7 +86,7 @@ def trend_lines(
 def funnel_lines(
     rows: Sequence[tuple[Any, ...]], steps: int, top: Sequence[str], broken_down: bool
 ) -> list[FunnelLine]:
-    """Rows are (kind, value, people at step 1..n, median milliseconds of step 2..n)."""
+    """Rows are (kind, value, people at step 1..n, median microseconds of step 2..n)."""
     found = {(int(row[0]), str(row[1])): row[2:] for row in rows}
     nobody: tuple[Any, ...] = (0,) * steps + (None,) * (steps - 1)
     lines = []
@@ -108,7 +104,7 @@ def _step(people: Sequence[int], number: int, took: float | None) -> Step:
         people[number],
         _share(people[number], people[0]),
         _share(people[number], before),
-        None if took is None else round(took / 1000, 3),
+        None if took is None else round(took / 1_000_000, 6),
     )
 
 
@@ -138,14 +134,20 @@ def in_portions(rows: Sequence[tuple[Any, ...]], max_bytes: int) -> Iterator[Seq
         yield rows[start:]
 
 
+def place(row: tuple[Any, ...]) -> Place:
+    """Where the event of this row of the statement `events` stands in the order of events."""
+    at, _, _, event_id, *_, key, sequence = row
+    return at, sequence, event_id, key
+
+
 def event_row(row: tuple[Any, ...]) -> EventRow:
     """In the order of the statement `events`; an empty text is one that was not said."""
-    at, received, event, event_id, distinct_id, person, session, properties, *rest, marks, key = row
+    at, received, event, event_id, distinct_id, person, session, properties, *rest, marks, key, _ = row
     url, referrer, country, browser, os, device_type, lib, source = (text or None for text in rest)
     is_unidentified = source == "banners" and distinct_id == f"event:{event_id}"
     person_id = None if is_unidentified else UUID(str(person))
     return EventRow(
-        moment(at), moment(received), event, event_id, distinct_id, person_id, session or None,
+        from_us(at), from_ms(received), event, event_id, distinct_id, person_id, session or None,
         _object(properties), url, referrer, country, browser, os, device_type, lib, source, list(marks), key,
     )  # fmt: skip
 

@@ -14,6 +14,7 @@ from handbill.insights.periods import milliseconds
 from handbill.insights.statements import filled
 from handbill.insights.terms import (
     GROUP_TEXT,
+    MOMENT,
     PERSON,
     UNIDENTIFIED,
     Binder,
@@ -30,6 +31,10 @@ from handbill.insights.terms import (
 
 ALL, VALUE, NONE, OTHER = range(4)
 """What a group stands for, as the statements write it."""
+
+
+Place = tuple[int, int, str, str]
+"""Of an event among all: microseconds, sequence, id, and its key, since events of two kinds may have one id."""
 
 
 class Compiled(msgspec.Struct, frozen=True):
@@ -104,25 +109,30 @@ def trends(tenant: int, within: Range, query: TrendsQuery, top: Sequence[str]) -
 def funnel(tenant: int, within: Range, query: FunnelQuery, top: Sequence[str]) -> Compiled:
     bind = within.binder(tenant)
     conditions = [matching(step, bind) for step in query.steps]
-    mask = " + ".join(f"{1 << number} * {when}" for number, when in enumerate(conditions))
+    steps = " + ".join(f"{1 << number} * {when}" for number, when in enumerate(conditions))
     kind, value, entry = str(ALL), "''", "0"
     if query.breakdown is not None:
-        # What the person's first first-step said: (when, did it say nothing, what).
+        # What the person's first first-step said: (its place in the order, did it say nothing, what).
         known, text = said(query.breakdown, bind), _cut(query.breakdown, bind)
-        entry = f"minIf((toUnixTimestamp64Milli(e.at), toUInt8(not ({known})), {text}), {conditions[0]})"
+        entry = f"minIf((us, e.sequence, e.event_id, toUInt8(not ({known})), {text}), {conditions[0]})"
         listed = bind.add(list(top), "Array(String)")
-        kind = f"multiIf(entry.2 = 1, {NONE}, has({listed}, entry.3), {VALUE}, {OTHER})"
-        value = f"if(kind = {VALUE}, entry.3, '')"
+        kind = f"multiIf(entry.4 = 1, {NONE}, has({listed}, entry.5), {VALUE}, {OTHER})"
+        value = f"if(kind = {VALUE}, entry.5, '')"
+    where = identified(f"{within.narrowed(query.filters, bind)} and ({' or '.join(conditions)})", query.steps)
+    mask, instant = f"toUInt64({steps})", f"cityHash64({PERSON}, {MOMENT}, e.sequence)"
     sql = filled(
         "funnel",
         kind=kind,
         value=value,
         person=PERSON,
-        mask=f"toUInt16({mask})",
+        moment=MOMENT,
+        mask=mask,
+        instant=instant,
+        ties=filled("ties", instant=instant, mask=mask, where=where),
         entry=entry,
-        walk=_walk(len(query.steps), bind.add(query.window_s * 1000, "Int64")),
+        walk=_walk(len(query.steps), bind.add(query.window_s * 1_000_000, "Int64")),
         levels=", ".join(_levels(len(query.steps))),
-        where=identified(f"{within.narrowed(query.filters, bind)} and ({' or '.join(conditions)})", query.steps),
+        where=where,
     )
     return Compiled(sql, bind.params)
 
@@ -145,25 +155,21 @@ def _walk(steps: int, window: str) -> str:
 
     s1..sn hold, for each moment that is step n of a chain, the latest beginning such a chain can have: it is never
     worse than an earlier one, its window ends later. A later moment never has an earlier beginning, so the newest one
-    so far is the last one seen (arrayFill). Only what lies before counts (the shift), and for moments at the same
-    time only what lies before all of them (the second arrayFill): each step is strictly later than the one before.
-    The first moment that got furthest names the chain by its beginning, and the chain's steps are the first moments
-    with that beginning. No moment is 0.
+    so far is the last one seen (arrayFill). Only what lies before counts (the shift), so that no event is two steps;
+    the moments stand in the order of events, also where they have the same time. The first moment that got furthest
+    names the chain by its beginning, and the chain's steps are the first moments with that beginning. No moment is 0.
     """
-    parts = ["arrayMap(x -> x.1, moments) as ms", "arrayMap(x -> x.2, moments) as hits"]
-    parts.append("arrayDifference(ms) as gaps")
-    parts.append("arrayMap((t, h) -> if(bitTest(h, 0), t, 0), ms, hits) as s1")
+    parts = ["arrayMap((t, h) -> if(bitTest(h, 0), t, 0), times, hits) as s1"]
     for level in range(2, steps + 1):
-        newest = f"arrayShiftRight(arrayFill(x -> x != 0, s{level - 1}), 1, toInt64(0))"
-        before = f"arrayFill((x, gap) -> gap != 0, {newest}, gaps)"
+        before = f"arrayShiftRight(arrayFill(x -> x != 0, s{level - 1}), 1, toInt64(0))"
         grows = f"bitTest(h, {level - 1}) and b != 0 and t - b <= {window}"
-        parts.append(f"arrayMap((t, h, b) -> if({grows}, b, 0), ms, hits, {before}) as s{level}")
+        parts.append(f"arrayMap((t, h, b) -> if({grows}, b, 0), times, hits, {before}) as s{level}")
     levels = range(steps, 1, -1)
     furthest = "".join(f"arrayExists(x -> x != 0, s{level}), {level}, " for level in levels)
     parts.append(f"multiIf({furthest}arrayExists(x -> x != 0, s1), 1, 0) as reached")
     begun = "".join(f"reached = {level}, arrayFirst(x -> x != 0, s{level}), " for level in levels)
     parts.append(f"multiIf({begun}arrayFirst(x -> x != 0, s1)) as begun")
-    taken = ", ".join(f"ms[indexOf(s{level}, begun)]" for level in range(1, steps + 1))
+    taken = ", ".join(f"times[indexOf(s{level}, begun)]" for level in range(1, steps + 1))
     parts.append(f"arraySlice([{taken}], 1, reached) as chain")
     return ", ".join(parts)
 
@@ -207,7 +213,7 @@ def events(
     event: str | None = None,
     distinct_ids: Sequence[str] | None = None,
     keys: Sequence[str] | None = None,
-    before: tuple[int, str] | None = None,
+    before: Place | None = None,
     rows: int,
 ) -> Compiled:
     """Stored events, newest first. `before` is the place of the last row of the page before."""
@@ -222,9 +228,10 @@ def events(
         equal = [f"e.event_key = toFixedString(unhex({bind.add(one, 'String')}), 16)" for one in keys]
         parts.append(f"({' or '.join(equal)})")
     if before is not None:
-        moment, last = bind.add(before[0], "Int64"), bind.add(before[1], "String")
-        parts.append(f"(toUnixTimestamp64Milli(e.at), lower(hex(e.event_key))) < ({moment}, {last})")
-    return Compiled(filled("events", person=PERSON, where=" and ".join(parts) or "1"), bind.params)
+        last = zip(before, ("Int64", "UInt64", "String", "String"), strict=True)
+        bound = ", ".join(bind.add(value, kind) for value, kind in last)
+        parts.append(f"({MOMENT}, e.sequence, e.event_id, lower(hex(e.event_key))) < ({bound})")
+    return Compiled(filled("events", person=PERSON, moment=MOMENT, where=" and ".join(parts) or "1"), bind.params)
 
 
 def _group(field: Field | None, top: Sequence[str], bind: Binder) -> tuple[str, str]:

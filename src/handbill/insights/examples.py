@@ -56,7 +56,7 @@ RETENTION: dict[str, Any] = {
     "zone": "UTC",
 }
 EVENT: dict[str, Any] = {
-    "at": _AT,
+    "at": "2026-06-30T23:59:59.123456Z",
     "received": _AT,
     "event": "purchase",
     "event_id": _ID,
@@ -88,7 +88,7 @@ WHEREABOUTS: dict[str, Any] = {
     "names": {},
 }
 TAIL = (
-    'event: seen\ndata: {"status":"accepted","event":"purchase","event_id":"e-1","at":"2026-07-01T00:00:00Z",'
+    'event: seen\ndata: {"status":"accepted","event":"purchase","event_id":"e-1","at":"2026-06-30T23:59:59.123456Z",'
     '"received":"2026-07-01T00:00:00Z","distinct_id":"user-42","session_id":null,"url":null,"reason":null,'
     '"properties":{}}\n\n'
 )

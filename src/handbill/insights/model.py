@@ -148,7 +148,7 @@ class TrendsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class FunnelQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Steps in order, each strictly later than the one before, all within the window from the first."""
+    """Steps in the order of events (decision 0036), all within the window from the first."""
 
     start: date = field(name="from")
     end: date = field(name="to")

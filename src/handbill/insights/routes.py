@@ -52,7 +52,7 @@ Where = Annotated[
     str | None, QueryParameter(max_length=4000, description="More filters, as a JSON array like those of a question.")
 ]
 Cursor = Annotated[
-    str | None, QueryParameter(max_length=500, description="`next` of the page before; none for the first.")
+    str | None, QueryParameter(max_length=2000, description="`next` of the page before; none for the first.")
 ]
 Limit = Annotated[int, QueryParameter(ge=1, le=LIMIT_MAX, description="Rows on a page.")]
 EventId = Annotated[str, QueryParameter(min_length=1, max_length=200, description="The id the event was sent with.")]

@@ -15,7 +15,7 @@ from handbill.events.model import KINDS, key
 from handbill.events.service import EventsService
 from handbill.infra.clickhouse import ClickHouse
 from handbill.insights import answers, compile, table
-from handbill.insights.compile import Compiled, Range
+from handbill.insights.compile import Compiled, Place, Range
 from handbill.insights.model import (
     EXPORT_ROWS,
     SEARCH_DAYS,
@@ -30,7 +30,7 @@ from handbill.insights.model import (
     TrendsQuery,
     Whereabouts,
 )
-from handbill.insights.periods import EARLIEST, LATEST, check_range, midnight, milliseconds
+from handbill.insights.periods import EARLIEST, LATEST, check_range, midnight
 from handbill.insights.questions import MembersOf, Questions
 from handbill.insights.store import Bounds, EventStoreReader
 from handbill.insights.tail import Seen, Tails, Wanted
@@ -203,18 +203,18 @@ def _kind_of(row: EventRow) -> str:
 def _page(rows: Sequence[tuple[Any, ...]], limit: int) -> Page[EventRow]:
     """Called in a thread: the properties of a page may take long to decode."""
     size = len(next(answers.in_portions(rows[:limit], _PAGE_BYTES), ()))
-    found = [answers.event_row(row) for row in rows[: size + 1]]
-    return page(found, size, lambda row: (milliseconds(row.at), row.key))
+    part = page(rows[: size + 1], size, answers.place)
+    return Page([answers.event_row(row) for row in part.items], part.next)
 
 
 def _lines(rows: Sequence[tuple[Any, ...]]) -> bytes:
     return table.events(answers.event_row(row) for row in rows)
 
 
-def _place(cursor: str | None) -> tuple[int, str] | None:
+def _place(cursor: str | None) -> Place | None:
     if cursor is None:
         return None
-    ms, last = decode(cursor, (int, str))
-    if not 0 <= int(ms) < 2**53 or len(str(last)) != 32:
+    us, sequence, event_id, last = decode(cursor, (int, int, str, str))
+    if not (0 <= int(us) < 2**63 and 0 <= int(sequence) < 2**64 and len(str(last)) == 32):
         raise Invalid("The cursor is not one of ours; start again without it.", code="BAD_CURSOR")
-    return int(ms), str(last)
+    return int(us), int(sequence), str(event_id), str(last)

@@ -28,6 +28,7 @@ class Bounds(msgspec.Struct, frozen=True):
     seconds: int = 20
     export_seconds: int = 300
     memory_bytes: int = 1 << 30
+    disk_bytes: int = 4 << 30
     rows_read: int = 500_000_000
     rows_answered: int = 200_000
     queries: QueryLimits = QueryLimits()
@@ -62,6 +63,9 @@ class EventStoreReader:
         return {
             "max_execution_time": seconds,
             "max_memory_usage": bounds.memory_bytes,
+            # Groups beyond a third of the memory wait on disk: the rest is for what is done with them afterwards.
+            "max_bytes_before_external_group_by": bounds.memory_bytes // 3,
+            "max_temporary_data_on_disk_size_for_query": bounds.disk_bytes,
             "max_rows_to_read": bounds.rows_read,
             "max_result_rows": bounds.rows_answered,
             "result_overflow_mode": "throw",

@@ -12,9 +12,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from handbill.events.model import CapturedEvent, Dropped, Event, View
+from handbill.events.model import CapturedEvent, Dropped, Event, View, at_us
 from handbill.insights.onlooker import Glance, Onlooker
-from handbill.kit.clock import from_ms
+from handbill.kit.clock import from_ms, from_us
 from handbill.kit.errors import Busy, Throttled
 from handbill.kit.task_health import TaskHealth
 from handbill.kit.tasks import BackgroundTask
@@ -236,9 +236,9 @@ def _size(event: Event) -> int:
 
 def seen_of(event: Event) -> Seen:
     name, distinct_id = _name(event)
-    head = (name, event.id, from_ms(event.at), from_ms(event.received))
     if isinstance(event, Dropped):
-        return Seen("dropped", *head, reason=event.reason)
+        return Seen("dropped", name, event.id, from_ms(event.at), from_ms(event.received), reason=event.reason)
+    head = (name, event.id, from_us(at_us(event)), from_ms(event.received))
     if isinstance(event, CapturedEvent):
         properties = _object(event.properties)
         return Seen("accepted", *head, distinct_id, event.session, event.url, properties=properties)

@@ -8,6 +8,8 @@ from typing import Any
 from handbill.insights.model import Field, Filter, Matching, Measure, Series
 
 PERSON = "if(empty(o.distinct_id), e.person_id, o.person_id)"
+MOMENT = "(toUnixTimestamp64Milli(e.at) * 1000 + e.micros)"
+"""When it happened, in microseconds. Events of one moment are ordered by `sequence`, then by `event_id`."""
 UNIDENTIFIED = "(e.source = 'banners' and e.distinct_id = concat('event:', e.event_id))"
 """An impression or click of which nobody said whose it was: its distinct id was made of its own id."""
 BANNER_EVENTS = frozenset({"$banner_impression", "$banner_click", "$banner_view"})
