@@ -333,7 +333,7 @@ class EventRow(msgspec.Struct, frozen=True):
     marks: list[str]
     """What makes it doubtful, e.g. bot; empty: nothing."""
     key: str = ""
-    """The event's key in the event store, which also orders events of one moment."""
+    """The event's key in the event store, as hexadecimal digits; of two events with one id it tells which is which."""
 
 
 class Stored(msgspec.Struct, frozen=True):
