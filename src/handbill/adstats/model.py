@@ -24,7 +24,8 @@ QUEUE = "stats-sync"
 JOB = "stats-sync"
 
 Name = Annotated[str, Meta(min_length=1, max_length=300)]
-Money = Annotated[Decimal, Meta(description="Not below 0, at most four places.")]
+Money = Decimal
+"""Not below 0, at most four places."""
 ExternalId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
 AccountId = Annotated[str, Meta(pattern=r"^[0-9]{1,32}$", description="The account's number, without `act_`.")]
 Currency = Annotated[str, Meta(pattern=r"^[A-Z]{3}$")]
@@ -83,18 +84,27 @@ class Connection(msgspec.Struct, frozen=True):
 
     connection_id: UUID
     provider: ProviderName
+    """The ad platform; MOCK draws figures, for trying."""
     external_id: str
+    """The number of the account at the platform, without `act_`."""
     name: str
     currency: str
+    """The currency of the account: three letters, ISO 4217."""
     time_zone: str
+    """The time zone of the account, whose days its figures are of."""
     look_back_days: int
     connection_type: str = "AD_ACCOUNT"
+    """Always AD_ACCOUNT: the kind of thing that is connected."""
     is_active: bool = True
+    """Whether its figures are read."""
     token_state: TokenState = "none"  # noqa: S105 - a state, not a password
+    """Whether the platform takes the token; `none`: it needs none, `dead`: it refuses it."""
     token_note: str | None = None
+    """Why the platform refuses the token; null while it does not."""
     token_changed_at: datetime | None = None
+    """When the token was last given, or its state changed; null: never."""
     token_ends_at: datetime | None = None
-    """Null for a token that does not end, or of which nobody has told."""
+    """When the token ends; null: never, or not known."""
     token_checked_at: datetime | None = None
     """When the platform was last asked for the token's end: once a day."""
     verified_at: datetime | None = None
@@ -111,11 +121,15 @@ class NewConnection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     provider: ProviderName
+    """The ad platform; MOCK draws figures, for trying."""
     external_id: AccountId
     name: Name
     currency: Currency | None = None
+    """The currency of the account, three letters, ISO 4217; null: as the platform says."""
     time_zone: Zone | None = None
+    """The time zone of the account by its IANA name; null: as the platform says."""
     look_back_days: Annotated[int, Meta(ge=1, le=92)] | None = None
+    """How many past days are read again once a day; if not given, as many as the platform restates."""
     access_token: Token | None = None
     token_ends_at: TokenEnd | None = None
 
@@ -125,8 +139,11 @@ class ConnectionPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: Name | UnsetType = UNSET
     is_active: bool | UnsetType = UNSET
+    """Whether its figures are read."""
     currency: Currency | UnsetType = UNSET
+    """The currency of the account, three letters, ISO 4217."""
     time_zone: Zone | UnsetType = UNSET
+    """The time zone of the account by its IANA name."""
     look_back_days: Annotated[int, Meta(ge=1, le=92)] | UnsetType = UNSET
     access_token: Token | UnsetType = UNSET
     token_ends_at: TokenEnd | UnsetType | None = UNSET
@@ -134,6 +151,7 @@ class ConnectionPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class Sellpage(msgspec.Struct, frozen=True):
     sellpage_id: UUID
+    """The id of the sellpage."""
     name: str
     url: str | None
     version: int
@@ -158,6 +176,7 @@ class Entity(msgspec.Struct, frozen=True):
     entity_type: Level
     connection_id: UUID
     campaign_id: UUID
+    """The id of the ad campaign that it is, or belongs to."""
     name: str
     parent_id: UUID | None = None
     sellpage_id: UUID | None = None
@@ -178,6 +197,7 @@ class NewEntity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     entity_type: Level
     name: Name
     connection_id: UUID | None = None
+    """The id of the connected ad account; of a campaign only."""
     parent_id: UUID | None = None
     sellpage_id: UUID | None = None
     external_id: ExternalId | None = None
@@ -203,8 +223,10 @@ class Listed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     entity_type: Level
     external_id: ExternalId
+    """The platform's own id."""
     name: Name
     parent_external_id: ExternalId | None = None
+    """The platform's id of what is right above it; null for a campaign."""
     status: Status = "ACTIVE"
     budget_type: BudgetType = "DAILY"
     budget: Money = Decimal(0)
@@ -213,8 +235,11 @@ class Listed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class Imported(msgspec.Struct, frozen=True):
     created: int
+    """How many were created."""
     changed: int
+    """How many were changed."""
     unchanged: int
+    """How many were as the list says already."""
     refused: list[str]
     """External ids whose parent is neither here nor in the list."""
 
@@ -251,15 +276,20 @@ JobState = Literal["enqueued", "already_running"]
 
 class Enqueued(msgspec.Struct, frozen=True):
     id: str
+    """The id of the job."""
     state: JobState
+    """Whether the job was put into the queue, or one for the same days waits or runs."""
 
 
 class SyncAnswer(msgspec.Struct, frozen=True):
     """How many jobs were put into the queue, and what became of each one asked for."""
 
     enqueued: int
+    """How many jobs were put into the queue."""
     jobIds: list[str]
+    """Ids of the jobs that were put into the queue."""
     jobs: list[Enqueued]
+    """Every job that was asked for, and what became of it."""
 
 
 class SyncState(msgspec.Struct, frozen=True):
@@ -268,11 +298,17 @@ class SyncState(msgspec.Struct, frozen=True):
     connection_id: UUID
     level: Level
     synced_at: datetime | None
+    """When the figures of today were last read; null: never."""
     hourly_at: datetime | None
+    """When those of yesterday were last read, too; null: never."""
     daily_at: datetime | None
+    """When those of all days of the look-back were last read; null: never."""
     syncs: int
+    """How often figures were read successfully."""
     failed_at: datetime | None
+    """When reading last failed; null: never."""
     error: str | None
+    """Why it failed, if the last attempt did; null otherwise."""
     unmatched: int = 0
     """Entities that the last answer spoke of and nobody has imported."""
     listed_at: datetime | None = None
@@ -316,12 +352,19 @@ class Backfill(msgspec.Struct, frozen=True):
 class BackfillView(msgspec.Struct, frozen=True):
     backfill_id: UUID
     state: Literal["running", "done", "failed"]
+    """Whether it runs, is done, or ended with parts that failed."""
     date_from: date
     date_to: date
     parts: int
+    """How many parts it was divided into."""
     done: int
+    """How many parts are done."""
     failed: int
+    """How many parts failed."""
     progress: float
+    """Which part of the work has ended, from 0 to 1."""
     asked_by: str
+    """Who asked for it: a user, a key or a program of the installation."""
     created_at: datetime
     errors: list[str]
+    """Why parts failed."""

@@ -60,10 +60,15 @@ class StatsRow(msgspec.Struct, frozen=True):
     cost_per_purchase: Decimal
     roas: Decimal
     day: date | None = None
+    """The day, in the time zone of the account; null where days were not asked for."""
     entity_id: UUID | None = None
+    """The id of the ad campaign, ad set or ad; null where it was not asked for."""
     entity_name: str | None = None
+    """What the ad campaign, ad set or ad is called; null where it was not asked for."""
     sellpage_id: UUID | None = None
+    """The id of the sellpage; null where it was not asked for, or there is none."""
     sellpage_name: str | None = None
+    """The name of the sellpage; null where it was not asked for, or there is none."""
     factor: Decimal = Decimal(1)
     fetched_at: datetime | None = None
 
@@ -74,11 +79,11 @@ class SellpageRow(StatsRow, frozen=True, kw_only=True):
     ad_source: str | None = None
     """META for Meta and the mock, its own word for every other platform; null in a total."""
     cr1: Decimal
-    """Clicks of impressions."""
+    """Clicks on links divided by impressions; 0 without impressions."""
     cr2: Decimal
-    """Purchases of clicks."""
+    """Purchases divided by clicks on links; 0 without clicks."""
     cr3: Decimal
-    """Purchases of content views."""
+    """Purchases divided by content views; 0 without content views."""
 
 
 class StatsAnswer(msgspec.Struct, frozen=True):
@@ -90,6 +95,7 @@ class StatsAnswer(msgspec.Struct, frozen=True):
     exact_zone: bool
     mode: str
     as_of: date | None = None
+    """The UTC day at whose end the figures stood so; null: as they stand now."""
 
 
 class SellpageAnswer(msgspec.Struct, frozen=True):
@@ -99,6 +105,7 @@ class SellpageAnswer(msgspec.Struct, frozen=True):
     totals: list[SellpageRow]
     zones: list[str]
     exact_zone: bool
+    """Whether all accounts keep the same days."""
     mode: str
 
 
@@ -108,19 +115,30 @@ class Drift(msgspec.Struct, frozen=True):
     day: date
     currency: str
     first_spend: Decimal
+    """The spend as it stood at the end of the day."""
     spend: Decimal
+    """The spend as it stands now, as a decimal string."""
     first_purchases: int
+    """The purchases as they stood at the end of the day."""
     purchases: int
+    """The purchases as they stand now."""
     first_purchase_value: Decimal
+    """The value of purchases as it stood at the end of the day."""
     purchase_value: Decimal
+    """The value of purchases as it stands now, as a decimal string."""
     beliefs: int
+    """On how many UTC days the figures changed, the first one included."""
     first_on: date
+    """The first of these UTC days."""
     last_on: date
+    """The last of these UTC days."""
 
 
 class Belief(msgspec.Struct, frozen=True):
     believed_on: date
+    """The UTC day at whose end the figures stood so."""
     believed_at: datetime
+    """When they last changed on that day."""
     currency: str
     spend: Decimal
     impressions: int
@@ -136,9 +154,13 @@ class Told(msgspec.Struct, frozen=True):
     """An answer of the platform: first and last time it said so, and how often."""
 
     sync_id: UUID
+    """The id of the sync that first had this answer."""
     fetched_at: datetime
+    """When the platform first answered so."""
     last_seen_at: datetime
+    """When the platform last answered so."""
     seen: int
+    """How often the platform answered so."""
     spend: Decimal
     impressions: int
     link_clicks: int
@@ -158,11 +180,15 @@ class Explained(msgspec.Struct, frozen=True):
     day: date
     mode: str
     now: StatsRow | None
+    """The figures as they stand; null where there are none."""
     told: list[Told]
+    """Every answer of the platform that differed."""
     beliefs: list[Belief]
+    """The figures as they stood at the end of each day on which they changed."""
     literal_spend: Decimal
     """What adding up every answer would claim."""
     literal_factor: Decimal
+    """How many times that sum is the spend of the newest answer."""
 
 
 class Reading:

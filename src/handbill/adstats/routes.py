@@ -53,7 +53,7 @@ IfMatch = Annotated[
 class SyncRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which day; without one, today as the seller's ad accounts reckon it."""
 
-    date: Annotated[date, Meta(description="YYYY-MM-DD")] | None = None
+    date: Annotated[date, Meta(description="The day to read; null: today, as the ad accounts have it.")] | None = None
 
 
 class BackfillRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -65,6 +65,7 @@ class BackfillRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class Entities(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     entities: Annotated[list[Listed], Meta(min_length=1, max_length=5_000)]
+    """Ad campaigns, ad sets and ads by the platform's ids, at most 5,000."""
 
 
 class ManagerRoutes(Controller):

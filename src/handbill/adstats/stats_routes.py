@@ -20,6 +20,7 @@ from handbill.tenants.model import Principal
 Adstats = NamedDependency[SkipValidation[AdstatsService]]
 Who = NamedDependency[SkipValidation[Principal]]
 From = Annotated[date, QueryParameter(name="from", description="The first day, in the accounts' zone.")]
+Day = Annotated[date, QueryParameter(description="The day, in the account's zone.")]
 To = Annotated[date, QueryParameter(name="to", description="The day after the last one.")]
 Ids = Annotated[list[UUID] | None, QueryParameter(max_items=200, description="With all that stands below them.")]
 Pages = Annotated[list[UUID] | None, QueryParameter(max_items=200)]
@@ -104,9 +105,7 @@ class AdStatsRoutes(Controller):
         operation_id="explainAdStats",
         opt={"scope": "stats:read", "example": examples.EXPLAINED},
     )
-    async def explain(
-        self, adstats: Adstats, principal: Who, entity_id: FromPath[UUID], day: FromQuery[date]
-    ) -> Explained:
+    async def explain(self, adstats: Adstats, principal: Who, entity_id: FromPath[UUID], day: Day) -> Explained:
         """Why a day is what it is: each answer of the platform, each belief, and what adding them up would say."""
         return await adstats.explain(principal.tenant_id, entity_id, day)
 

@@ -30,14 +30,18 @@ Check = Callable[[], Awaitable[dict[str, Any] | None]]
 
 class Health(msgspec.Struct, frozen=True):
     status: Literal["ok", "stuck"] = "ok"
+    """`stuck`: a background task of this process no longer runs, and a restart may help."""
 
 
 class Part(msgspec.Struct, frozen=True):
     """One engine or task: whether it answers, whether we can do without it, and what there is to say about it."""
 
     ok: bool
+    """Whether it answers, or runs."""
     vital: bool
+    """Whether the installation is not ready without it."""
     detail: dict[str, Any] = {}
+    """The error's `code` where it is not well; empty otherwise."""
 
     def public(self) -> Part:
         """Of the detail only the error's code."""
@@ -46,7 +50,9 @@ class Part(msgspec.Struct, frozen=True):
 
 class Ready(msgspec.Struct, frozen=True):
     ready: bool
+    """Whether every vital part is well."""
     parts: dict[str, Part]
+    """Each engine and task by its name."""
 
     def public(self) -> Ready:
         """What anybody may know."""

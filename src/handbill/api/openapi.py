@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 import msgspec
 from litestar import Litestar, Request
@@ -11,11 +11,12 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.config import OpenAPIConfig
 from litestar.openapi.plugins import OpenAPIRenderPlugin
 from litestar.routes import HTTPRoute
-from litestar.typing import FieldDefinition
 
 import handbill
 from handbill.api import openapi_errors
+from handbill.api.openapi_descriptions import describe_fields, describe_parameters, schemas_of, structs
 from handbill.api.openapi_names import name_schemas, open_objects
+from handbill.api.problems import Problem
 from handbill.kit.fast import FastDoc, FastRoute
 
 _METHODS = ("get", "post", "put", "patch", "delete")
@@ -73,39 +74,34 @@ def finished(document: dict[str, Any], app: Litestar) -> dict[str, Any]:
         for method in _METHODS:
             if method in item:
                 _finish(item[method], handlers[(path, method)].opt, schemas, path)
-    _close(schemas, handlers.values())
-    for route in app.state.get("fast_routes", ()):
-        if route.doc is not None:
-            document["paths"].setdefault(route.path, {})[route.method.lower()] = _hot(route, route.doc, schemas)
+    bodies = structs([each.parsed_data_field.annotation for each in handlers.values() if each.parsed_data_field])
+    _close(schemas, bodies)
+    hot = [(route, route.doc) for route in app.state.get("fast_routes", ()) if route.doc is not None]
+    for route, doc in hot:
+        document["paths"].setdefault(route.path, {})[route.method.lower()] = _hot(route, doc, schemas)
+    kinds = [*bodies, *_replies_and_raw_bodies(handlers.values()), Problem]
+    kinds += [kind for _, doc in hot for kind in (doc.body, doc.reply, doc.error)]
+    describe_fields(schemas, structs(kinds))
     name_schemas(document)
     open_objects(document["paths"])
     open_objects(document["components"])
     return document
 
 
-def _close(schemas: dict[str, Any], handlers: Iterable[HTTPRouteHandler]) -> None:
+def _close(schemas: dict[str, Any], bodies: Iterable[type[msgspec.Struct]]) -> None:
     """Say of each schema of a body that it takes no other members, where that is so: Litestar does not say it."""
-    for kind in _structs([handler.parsed_data_field for handler in handlers]):
-        if not kind.__struct_config__.forbid_unknown_fields:
-            continue
-        parts = [*kind.__module__.split("."), kind.__name__]
-        for start in range(len(parts)):
-            schema = schemas.get("_".join(parts[start:]), {})
-            if "properties" in schema and set(kind.__struct_encode_fields__) <= set(schema["properties"]):
+    for kind in bodies:
+        if kind.__struct_config__.forbid_unknown_fields:
+            for schema in schemas_of(kind, schemas):
                 schema["additionalProperties"] = False
 
 
-def _structs(fields: Iterable[FieldDefinition | None]) -> list[type[msgspec.Struct]]:
-    """Every struct inside the types of some bodies."""
-    found: dict[type[msgspec.Struct], None] = {}
-    kinds: list[Any] = [field.annotation for field in fields if field is not None]
-    while kinds:
-        kind = kinds.pop()
-        if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and kind not in found:
-            found[kind] = None
-            kinds += get_type_hints(kind).values()
-        kinds += get_args(kind)
-    return list(found)
+def _replies_and_raw_bodies(handlers: Iterable[HTTPRouteHandler]) -> list[Any]:
+    """The types that handlers give back, and those of bodies that they read themselves."""
+    handlers = list(handlers)
+    return [each.parsed_return_field.annotation for each in handlers] + [
+        each.opt["body"] for each in handlers if "body" in each.opt
+    ]
 
 
 def _hot(route: FastRoute, doc: FastDoc, schemas: dict[str, Any]) -> dict[str, Any]:
@@ -167,6 +163,7 @@ def _finish(operation: dict[str, Any], opt: dict[str, Any], schemas: dict[str, A
         for content in reply.get("content", {}).values():
             if status.startswith("2") and "example" in opt:
                 content["example"] = opt["example"]
+    describe_parameters(operation)
     if "raw_body" in opt:
         operation["requestBody"] = _raw_body(opt, schemas)
     for kind, body in operation.get("requestBody", {}).get("content", {}).items():

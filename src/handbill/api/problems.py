@@ -39,12 +39,19 @@ class Problem(msgspec.Struct, frozen=True):
     """What went wrong, for a person (`title`, `detail`) and for a program (`code`, `faults`)."""
 
     type: str
+    """A URI that names the kind of error; it ends with `code`."""
     title: str
+    """The kind of error in a few words."""
     status: int
+    """The HTTP status of the answer."""
     detail: str
+    """What happened and what to do, for a person to read."""
     code: str
+    """The kind of error as a constant, for programs to decide by."""
     instance: str
+    """The id of the request, as in `X-Request-Id` and in the log."""
     faults: list[Fault] = []
+    """What is wrong with which field; empty where no field is at fault."""
 
 
 def problem(error: HandbillError, request_id: str) -> Problem:

@@ -22,7 +22,7 @@ Name = Annotated[str, Meta(min_length=1, max_length=200, description="What peopl
 Text = Annotated[str, Meta(max_length=5000)]
 Note = Annotated[str, Meta(max_length=2000, description="For those who work with it; nobody else sees it")]
 Title = Annotated[str, Meta(max_length=500)]
-Url = Annotated[str, Meta(min_length=1, max_length=2000, description="http(s) address, or a path on the same site")]
+Url = Annotated[str, Meta(min_length=1, max_length=2000)]
 # A text may not end with a line break, before which Python's `$` matches, too.
 Slug = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$(?!\n)", description="Short name for use in code")]
 XTimes = Annotated[int, Meta(ge=1, le=1000, description="How often a user may see it inside the window")]
@@ -54,6 +54,7 @@ class CapRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     x: XTimes
     y_hours: YHours | None = None
     per: CapPer = "window"
+    """What the limit holds for: any window of `y_hours`, a lifetime, or one session."""
 
 
 class Variant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -69,7 +70,7 @@ class Variant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 CapRules = Annotated[list[CapRule], Meta(max_length=5, description="Further limits; each of them must have room")]
-Variants = Annotated[list[Variant], Meta(max_length=10, description="Faces to test against each other")]
+Variants = Annotated[list[Variant], Meta(max_length=10, description="Variants to test against each other")]
 
 
 class Placement(msgspec.Struct, frozen=True):
@@ -270,6 +271,7 @@ class Deciding(msgspec.Struct, frozen=True):
     ranking: list[Criterion] = []
     version: int = 0
     smart_scheduling: bool = False
+    """Whether the hours in which each person is active are learnt, for `active_hour`."""
 
 
 class DecidingPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -301,9 +303,11 @@ class BannerView(msgspec.Struct, frozen=True):
     publish_at: datetime | None
     expires_at: datetime | None
     schedule_status: ScheduleStatus
+    """Where now lies between `publish_at` and `expires_at`."""
     campaign_id: UUID | None
     placement_ids: list[UUID]
     archived: bool
+    """Whether it is in the archive: it is not shown and not listed by default."""
     targeting: Targeting | None
     priority: int
     weight: int
@@ -320,9 +324,11 @@ class BannerView(msgspec.Struct, frozen=True):
 
 class PlacementView(msgspec.Struct, frozen=True):
     placement_id: UUID
+    """The placement's public id."""
     name: str
     slug: str
     description: str | None
+    """For those who work with it; nobody else sees it."""
     ranking: list[Criterion]
     caps: list[CapRule]
     version: int
@@ -332,8 +338,10 @@ class PlacementView(msgspec.Struct, frozen=True):
 
 class CampaignView(msgspec.Struct, frozen=True):
     campaign_id: UUID
+    """The campaign's public id."""
     name: str
     status: CampaignStatus
+    """Where now lies between `starts_at` and `ends_at`."""
     is_active: bool
     starts_at: datetime | None
     ends_at: datetime | None

@@ -51,6 +51,7 @@ class Bulk(msgspec.Struct, frozen=True):
     """The banners that were made, in the order they were sent."""
 
     created: list[BannerView]
+    """The banners in the order in which they were sent."""
 
 
 class BannerRoutes(Controller):

@@ -57,43 +57,68 @@ class StatsRow(msgspec.Struct, frozen=True):
     """
 
     at: datetime | None
+    """When the row's interval begins; null with the interval `total`."""
     impressions: int
     clicks: int
     views: int
     dismissals: int
+    """Views that ended because the user closed the banner."""
     marked_impressions: int
+    """Impressions that are counted apart because a mark makes them doubtful, e.g. a bot's."""
     marked_clicks: int
+    """Clicks that are counted apart because a mark makes them doubtful, e.g. a bot's."""
     marked_views: int
+    """Views that are counted apart because a mark makes them doubtful, e.g. a bot's."""
     ctr: float | None
+    """Clicks divided by impressions; null without impressions."""
     banner_id: UUID | None = None
+    """The banner's public id; null where it was not asked for."""
     placement_id: UUID | None = None
+    """The placement's public id; null where it was not asked for or not sent."""
     campaign_id: UUID | None = None
+    """The campaign's public id; null where it was not asked for or there is none."""
     ctr_low: float | None = None
+    """The lower end of the 95 % confidence interval of `ctr` (Wilson score)."""
     ctr_high: float | None = None
+    """The upper end of the 95 % confidence interval of `ctr` (Wilson score)."""
     variant: str | None = None
+    """The key of the variant; null where it was not asked for or not sent."""
     country: str | None = None
+    """The country by two letters, ISO 3166; null where it was not asked for or not known."""
     device: str | None = None
+    """The kind of device; null where it was not asked for or not sent."""
     page: str | None = None
+    """The page's address without query and fragment; null where it was not asked for or not sent."""
     banner_name: str | None = None
+    """The banner's name now."""
     placement_name: str | None = None
+    """The placement's name now."""
     campaign_name: str | None = None
+    """The campaign's name now."""
 
 
 class DayState(msgspec.Struct, frozen=True):
     """How sure a UTC day is: rolled up when, touched by late events since when, raw rows gone since when."""
 
     day: date
+    """The day, in UTC."""
     rolled_at: datetime | None
+    """When its counts were last worked out from the raw rows; null: not yet."""
     dirty_since: datetime | None
+    """Since when late events wait for the next such count; null: none do."""
     combinations: int | None
+    """How many combinations of banner, placement and campaign the day has."""
     raw_gone_at: datetime | None
+    """When its raw rows were deleted, after which it is not counted anew; null: they are there."""
 
 
 class MissingEvents(msgspec.Struct, frozen=True):
     """Events of a UTC day that were counted and are not in the event store: on their way, past retention, or lost."""
 
     day: date
+    """The day, in UTC."""
     events: int
+    """How many events of that day the event store lacks."""
 
 
 class StatsAnswer(msgspec.Struct, frozen=True):
@@ -110,9 +135,16 @@ class StatsAnswer(msgspec.Struct, frozen=True):
     totals: StatsRow
     zone: str
     fresh_at: datetime
+    """Events accepted later than this may still be missing."""
     days: list[DayState]
+    """How settled each UTC day of the range is."""
     suspected: list[Suspected] | None = []
+    """Events marked as doubtful when their day was counted, by reason; null where it cannot be worked out."""
     uniques: UniquePeople | None = None
+    """How many different people; null unless asked for."""
     source: Source = "counters"
+    """Where the figures come from: the counters, or the stored events."""
     complete_from: date | None = None
+    """Days from this UTC day on miss no event, that of `fresh_at` aside; null where no day misses any."""
     missing: list[MissingEvents] = []
+    """Of `events` only: how many events were counted and are not in the event store, by day."""

@@ -30,6 +30,7 @@ from handbill.tenants.model import Principal
 Banners = NamedDependency[SkipValidation[BannersService]]
 Who = NamedDependency[SkipValidation[Principal]]
 From = Annotated[date, QueryParameter(name="from", description="The first day, in the zone.")]
+Day = Annotated[date, QueryParameter(description="The day to recount, in UTC.")]
 To = Annotated[date, QueryParameter(name="to", description="The day after the last one.")]
 Ids = Annotated[list[UUID] | None, QueryParameter(max_items=200)]
 By = Annotated[list[Dimension] | None, QueryParameter(name="by", max_items=7, description="One row for each of these.")]
@@ -113,7 +114,7 @@ class StatsRoutes(Controller):
         status_code=200,
         opt={"scope": "stats:write", "example": {"combinations": 3, "corrected": 0, "skipped": None}},
     )
-    async def rollup(self, banners: Banners, principal: Who, day: FromQuery[date]) -> dict[str, Any]:
+    async def rollup(self, banners: Banners, principal: Who, day: Day) -> dict[str, Any]:
         """Recount one UTC day of this tenant from its raw rows. Running it again is always safe.
 
         `skipped` is `UNFINISHED` where a large day takes longer than this request may: send it again to go on."""

@@ -32,8 +32,11 @@ DOCS = {
 
 class Suspected(msgspec.Struct, frozen=True):
     reason: str
+    """Why they are doubtful: `no_impression` or `too_fast`."""
     kind: str
+    """The kind of event, e.g. click."""
     events: int
+    """How many such events there are."""
 
 
 async def judge(tx: Tx, tenant: int, start: datetime, end: datetime) -> int:

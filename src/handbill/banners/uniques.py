@@ -20,18 +20,26 @@ class Unidentified(msgspec.Struct, frozen=True):
     """Events that named no user, session or device. They are in the counts, and in no number of people."""
 
     impressions: int
+    """Impressions without a user, session or device."""
     clicks: int
+    """Clicks without a user, session or device."""
     views: int
+    """Views without a user, session or device."""
 
 
 class UniquePeople(msgspec.Struct, frozen=True):
     """Different people over the whole range, bots left out. All None, with the reason, while nobody can say."""
 
     impressions: int | None = None
+    """How many people had an impression; null while that is not known."""
     clicks: int | None = None
+    """How many people clicked; null while that is not known."""
     views: int | None = None
+    """How many people viewed; null while that is not known."""
     note: str | None = None
+    """Why the numbers are null."""
     unidentified: Unidentified | None = None
+    """Events that no person could be counted for."""
 
 
 class Uniques:

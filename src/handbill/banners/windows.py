@@ -12,7 +12,7 @@ from msgspec import UNSET, Meta, UnsetType
 from handbill.kit.errors import Fault
 from handbill.kit.moments import moment_faults
 
-When = Annotated[datetime, Meta(tz=True, description="A time with its zone, e.g. 2026-04-01T00:00:00Z")]
+When = Annotated[datetime, Meta(tz=True)]
 _START, _END = ("publish_at", "start_date"), ("expires_at", "end_date")
 
 

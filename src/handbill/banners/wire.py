@@ -65,6 +65,7 @@ class ImpressionIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     countryCode: Country | None = None
     pageUrl: Address | None = None
     referrerUrl: Address | None = None
+    """The address of the page that led to this one."""
     occurredAt: When | None = None
     variant: VariantKey | None = None
     token: DecisionToken | None = None
@@ -75,6 +76,7 @@ class ClickIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     placementPublicId: UUID
     correlationId: EventId
     destinationUrl: Annotated[str, Meta(min_length=1, max_length=2000)]
+    """The address to which the click leads."""
     campaignPublicId: UUID | None = None
     sessionId: Short | None = None
     userId: Short | None = None
@@ -91,7 +93,9 @@ class ViewIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     user_id: Annotated[str, Meta(min_length=1, max_length=200)]
     event_id: EventId
     view_duration_ms: Annotated[int, Meta(ge=0, le=86_400_000)]
+    """How long it was visible, in milliseconds."""
     dismissed: bool = False
+    """Whether the user closed it; then it counts however short it was."""
     placement_id: UUID | None = None
     session_id: Short | None = None
     device_id: Short | None = None
@@ -105,14 +109,21 @@ class ContextIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the caller knows of the moment; what it leaves out is read from the request where that is possible."""
 
     url: Address | None = None
+    """The address of the page where it will be shown."""
     referrer: Address | None = None
+    """The address of the page that led there."""
     country: Country | None = None
     region: Short | None = None
+    """The region of the user, for targeting."""
     language: Short | None = None
+    """The user's language, e.g. pt-BR."""
     time_zone: Zone | None = None
     user_agent: Annotated[str, Meta(max_length=1000)] | None = None
+    """The browser's `User-Agent`; taken from the request if not given."""
     custom: Annotated[dict[CustomKey, CustomText | float | bool], Meta(max_length=50)] = {}
+    """Further values by name, for targeting rules about them."""
     consent: Annotated[list[Short], Meta(max_length=50)] = []
+    """The purposes that the user has agreed to."""
 
 
 _NO_CONTEXT = ContextIn()
@@ -128,6 +139,7 @@ class DecideIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = []
     limit: Annotated[int, Meta(ge=1, le=20, description="Banners per placement")] = 1
     context: ContextIn = _NO_CONTEXT
+    """What is known of the moment, for targeting rules."""
 
 
 class Decided(msgspec.Struct, frozen=True):
@@ -136,22 +148,29 @@ class Decided(msgspec.Struct, frozen=True):
     banner_id: UUID
     campaign_id: UUID | None
     variant: str | None
+    """The key of the variant to show; null where the banner has none."""
     title: str | None
     description: str | None
     image_url: str | None
     asset_url: str | None
     click_url: str | None
+    """Where a click should lead: it is counted and sent on to the banner's link; null without a link."""
     z_duration_sec: int
     token: str
+    """Send it back with the view, impression or click of this showing."""
     expires_at: datetime
+    """Until when the token can be sent back."""
 
 
 class Decision(msgspec.Struct, frozen=True):
     """What to show in one placement, best first; null where none was named."""
 
     placement: str | None
+    """The placement's slug; null where none was named."""
     placement_id: UUID | None
+    """The placement's public id; null where none was named."""
     banners: list[Decided]
+    """What to show there, best first; may be empty."""
 
 
 class Names(msgspec.Struct, frozen=True):
@@ -167,18 +186,27 @@ class Verdict(msgspec.Struct, frozen=True):
 
     banner_id: UUID
     placement: str | None
+    """The placement's slug; null where none was named."""
     verdict: Literal["shown", "passed"]
+    """Whether it was shown there or passed over."""
     reason: Why
+    """Why, as a constant; see the list of its values."""
     rule: str | None = None
+    """The rule or limit that decided, in words; null where none did."""
     next_eligible_at: datetime | None = None
+    """The first moment at which it may be shown, as far as that is known; null where there is none."""
     names: Names | None = None
+    """What banner, placement and campaign are called."""
 
 
 class Decisions(msgspec.Struct, frozen=True, omit_defaults=True):
     user_id: str
     decided_at: datetime
+    """When it was decided."""
     decisions: list[Decision]
+    """One for each placement, in the order they were named."""
     explain: list[Verdict] | None = None
+    """Why each banner was shown or not; only with `?explain=1`."""
 
 
 class PublicBanner(msgspec.Struct, frozen=True):
@@ -200,20 +228,25 @@ class Accepted(msgspec.Struct, frozen=True):
 
     message: str
     data: None = None
+    """Always null; it is there for clients that expect it."""
 
 
 class Rejected(msgspec.Struct, frozen=True):
     """One event of a batch that was not kept, and why."""
 
     index: int
+    """The position of the event in the batch, from 0."""
     code: str
     detail: str
+    """Why it was not accepted, for a person to read."""
     faults: list[Fault]
 
 
 class BatchData(msgspec.Struct, frozen=True):
     accepted: int
+    """How many events were accepted."""
     rejected: list[Rejected]
+    """The events that were not accepted, each with its position."""
 
 
 class BatchAccepted(msgspec.Struct, frozen=True):
@@ -221,12 +254,14 @@ class BatchAccepted(msgspec.Struct, frozen=True):
 
     message: str
     data: BatchData
+    """What was accepted and what was not."""
 
 
 class Shown(msgspec.Struct, frozen=True):
     """The banners to show now."""
 
     banners: list[UUID]
+    """Public ids of the banners to show, best first."""
     user_id: str
 
 

@@ -43,7 +43,9 @@ class Contact(msgspec.Struct, frozen=True):
 
     contact_id: UUID
     phone: str | None
+    """The phone number with + and country code; null: none."""
     whatsapp: str | None
+    """The phone number as WhatsApp counts it, with + and country code; null: none."""
     email: str | None
     external_id: str | None
     name: str | None
@@ -51,7 +53,9 @@ class Contact(msgspec.Struct, frozen=True):
     attributes: dict[str, Any]
     tags: list[str]
     granted: list[str]
+    """Channels over which the contact agreed to messages."""
     denied: list[str]
+    """Channels over which the contact wants no messages."""
     version: int
     created_at: datetime
     updated_at: datetime
@@ -80,8 +84,11 @@ class ContactPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: Text | UnsetType | None = UNSET
     locale: Locale | UnsetType | None = UNSET
     attributes: Attributes | UnsetType = UNSET
+    """Further values by name; null removes one."""
     add_tags: Tags = msgspec.field(default_factory=list)
+    """Tags that the contact gets."""
     remove_tags: Tags = msgspec.field(default_factory=list)
+    """Tags that the contact loses."""
     region: Region | None = None
 
 
@@ -95,12 +102,14 @@ class Consent(msgspec.Struct, frozen=True):
     """One line of a contact's consent log: what was said, where, and what proves it."""
 
     at: datetime
+    """When it was given or refused."""
     channel: str
     granted: bool
     source: str
     proof: str | None
     actor: str
     import_id: UUID | None = None
+    """The id of the import that brought it; null: it was none."""
 
 
 class NewConsent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -116,6 +125,7 @@ class Suppression(msgspec.Struct, frozen=True):
     channel: str
     address: str
     reason: str
+    """Why nothing may be sent to it: an opt-out, a bounce, a complaint, not valid, or by hand."""
     until: datetime | None
     created_at: datetime
     note: str | None = None
@@ -125,6 +135,7 @@ class NewSuppression(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     channel: Channel
     address: Annotated[str, Meta(min_length=3, max_length=320, pattern=_PLAIN)]
     reason: Why = "manual"
+    """Why nothing may be sent to it; `manual` if not given."""
     until: Annotated[datetime, Meta(tz=True)] | None = None
     note: Text | None = None
     region: Region | None = None
@@ -163,6 +174,7 @@ class Column(msgspec.Struct, frozen=True):
     """
 
     name: Annotated[str, Meta(max_length=500)]
+    """The name of the column in the file."""
     target: Annotated[str, Meta(max_length=80)] | None = None
     kind: Kind = "text"
     date_order: DateOrder = "dmy"
@@ -172,18 +184,25 @@ class Reading(msgspec.Struct, frozen=True):
     """How the file is read: found by looking at its head, and never edited by hand except for the header."""
 
     format: Format
+    """The format of the file; TSV counts as csv."""
     encoding: str = "utf-8"
+    """The encoding of its text, e.g. utf-8."""
     delimiter: str = ","
+    """The character between cells."""
     quote: str = '"'
+    """The character around cells that contain the delimiter."""
     header: bool = True
     sheet: str | None = None
+    """The sheet of a workbook that is read; null for other formats."""
     packed: bool = False
+    """Whether the file is compressed with gzip."""
 
 
 class ConsentPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """These people have agreed to be written to on `channels`: who says so, and what proves it."""
 
     channels: Channels
+    """The channels over which these people agreed to messages."""
     source: Annotated[str, Meta(min_length=1, max_length=200, pattern=_PLAIN)]
     proof: Long | None = None
 
@@ -192,11 +211,13 @@ class Plan(msgspec.Struct, frozen=True):
     """What the import will do."""
 
     reading: Reading
+    """How the file is read."""
     columns: list[Column]
     key: KeyKind = "phone"
     policy: Policy = "update"
     region: str | None = None
     tags: list[str] = msgspec.field(default_factory=list)
+    """Tags that contacts of the import get."""
     consent: ConsentPlan | None = None
     fixes: bool = False
     """The rejected rows of another import come back: marks that our report set against formulas are taken off."""
@@ -204,6 +225,7 @@ class Plan(msgspec.Struct, frozen=True):
 
 class ColumnEdit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     index: Annotated[int, Meta(ge=0, le=999)]
+    """The position of the column in the file, from 0."""
     target: Annotated[str, Meta(max_length=80)] | None = None
     kind: Kind = "text"
     date_order: DateOrder = "dmy"
@@ -218,6 +240,7 @@ class PlanPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     policy: Policy | UnsetType = UNSET
     region: Region | UnsetType | None = UNSET
     tags: Tags | UnsetType = UNSET
+    """Tags that contacts of the import get."""
     consent: ConsentPlan | UnsetType | None = UNSET
 
 
@@ -225,41 +248,64 @@ class Counts(msgspec.Struct, frozen=True):
     """rows = created + updated + unchanged + skipped + duplicates + rejected + blank, once the import is done."""
 
     rows: int = 0
+    """How many rows were read."""
     created: int = 0
+    """Rows that created a contact."""
     updated: int = 0
+    """Rows that changed a contact."""
     unchanged: int = 0
+    """Rows whose contact was as they say already."""
     skipped: int = 0
+    """Rows whose contact is there already, where the policy is `skip`."""
     duplicates: int = 0
+    """Rows for a contact that another row of the file is for, too."""
     rejected: int = 0
+    """Rows that were not taken; see the report."""
     blank: int = 0
+    """Rows without any value."""
     noted: int = 0
+    """Rows that were taken without a value that is not valid."""
     repaired: int = 0
+    """Values that were put right, e.g. a phone number in national form."""
 
 
 class Progress(msgspec.Struct, frozen=True):
     """`parsed` and `merged` are rows; `eta_s` is none while nothing can be said."""
 
     phase: str
+    """What is done now: the status of the import, or `paused`."""
     rows: int
+    """How many rows the file has; 0 until that is known."""
     parsed: int
+    """Rows that were read."""
     merged: int
+    """Rows that are done."""
     rows_per_s: float | None
+    """Rows a second so far; null while that is not known."""
     eta_s: float | None
+    """Seconds until it is done, estimated; null while that is not known."""
 
 
 class Import(msgspec.Struct, frozen=True):
     import_id: UUID
     file_name: str
+    """The name of the file as it was uploaded."""
     size: int
+    """The size of the upload in bytes."""
     status: Status
+    """Where the import is on its way from ready to done or undone."""
     paused: bool
+    """Whether somebody paused it."""
     plan: Plan
     counts: Counts
+    """What became of the rows so far."""
     created_at: datetime
     version: int
     created_by: str
     sha256: str
+    """The SHA-256 of the upload, in hexadecimal."""
     fixes: UUID | None = None
+    """The id of the import whose rejected rows it brings again; null: none."""
     started_at: datetime | None = None
     finished_at: datetime | None = None
     error: str | None = None
@@ -271,40 +317,57 @@ class ImportView(msgspec.Struct, frozen=True):
     """An import with how far it is."""
 
     info: Import
+    """The import itself."""
     progress: Progress
+    """How far it is and how long it will take."""
 
 
 class PreviewRow(msgspec.Struct, frozen=True):
     """A row of the head and what would become of it: create, update, unchanged by policy, or reject with a reason."""
 
     row: int
+    """The number of the row in the file."""
     outcome: Literal["create", "match", "duplicate", "reject", "blank"]
+    """What would become of the row; `match`: its contact is there already."""
     values: dict[str, Any]
+    """What would be stored, by field."""
     reason: str | None = None
+    """Why the row would be rejected, as a constant; null: it would not."""
     field: str | None = None
+    """The field that is at fault; null: none."""
     notes: list[str] = msgspec.field(default_factory=list)
+    """What would be left out or put right, and why."""
 
 
 class Preview(msgspec.Struct, frozen=True):
     plan: Plan
     rows: list[PreviewRow]
+    """The first rows of the file and what would become of them."""
 
 
 class Cause(msgspec.Struct, frozen=True):
     """How many rows one reason met, and what to do about it."""
 
     severity: Literal["reject", "note", "repair"]
+    """reject: the row was not taken; note: a value was left out; repair: a value was put right."""
     code: str
     field: str | None
+    """The field that is at fault; null: the row as a whole."""
     rows: int
+    """How many rows it happened to."""
     meaning: str
+    """What is wrong, in words."""
     fix: str
+    """What to do about it, in words."""
     example: str | None = None
+    """A value that it happened to; null: none is stored."""
 
 
 class Report(msgspec.Struct, frozen=True):
     info: Import
+    """The import itself."""
     causes: list[Cause]
+    """What happened to rows, by cause, with how many."""
 
 
 class Kept(msgspec.Struct, frozen=True):
@@ -312,4 +375,6 @@ class Kept(msgspec.Struct, frozen=True):
 
     contact_id: UUID
     fields: list[str]
+    """Fields that stay as they are now; empty: the whole contact stays."""
     why: str
+    """Why they stay, as a constant, e.g. CHANGED_SINCE."""

@@ -47,7 +47,9 @@ IfMatch = Annotated[
 
 class TagCount(msgspec.Struct, frozen=True):
     tag: str
+    """The tag itself."""
     contacts: int
+    """How many contacts have it."""
 
 
 class ContactRoutes(Controller):

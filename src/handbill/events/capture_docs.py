@@ -25,19 +25,26 @@ ALIASES: dict[Dialect, str] = {
 
 class OwnEvent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     event: str
+    """The name of the event."""
     distinct_id: str | int
     event_id: str | None = None
+    """Names the event: sent again with it, it counts once; made up if not given."""
     timestamp: str | None = None
+    """When it happened, ISO 8601; without it, when it was received."""
     anonymous_id: str | None = None
+    """The id that the user had before `distinct_id` was known; links both."""
     properties: dict[str, Any] = {}
     user_properties: dict[str, Any] = {}
+    """Changes of the person's properties: `$set`, `$set_once` and `$unset`."""
     context: dict[str, Any] = {}
+    """What is known of the moment, e.g. url, device and country."""
 
 
 class OwnBatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """1 to 500 events. The write key is the first of `x-api-key`, `x-write-key`, `?write_key=`, `api_key`."""
 
     events: list[OwnEvent]
+    """The events, 1 to 500 of them."""
     sent_at: str | None = None
     api_key: str | None = None
 
@@ -46,21 +53,28 @@ class OwnNote(msgspec.Struct, frozen=True):
     """`faults` name the fields that are not known, with the reason UNKNOWN_FIELD."""
 
     index: int
+    """The position of the event in the batch, from 0."""
     reason: str
+    """Why it was not accepted, as a constant."""
     faults: list[Fault] = []
 
 
 class OwnTaken(msgspec.Struct, frozen=True):
     accepted: int
+    """How many events were accepted."""
     dropped: list[OwnNote]
+    """The events that were not accepted, and why."""
     quota_limited: bool = False
+    """Whether the day's quota is used up; then nothing was accepted."""
 
 
 class PosthogBatch(msgspec.Struct, frozen=True):
     api_key: str
     batch: list[dict[str, Any]]
+    """The events, as PostHog's clients write them."""
     sent_at: str | None = None
     historical_migration: bool = False
+    """Whether these are old events that are brought in."""
 
 
 class PosthogEvent(msgspec.Struct, frozen=True):
@@ -69,12 +83,16 @@ class PosthogEvent(msgspec.Struct, frozen=True):
     distinct_id: str
     properties: dict[str, Any] = {}
     timestamp: str | None = None
+    """When it happened, ISO 8601; without it, when it was received."""
     uuid: str | None = None
+    """Names the event: sent again with it, it counts once."""
 
 
 class PosthogTaken(msgspec.Struct, frozen=True):
     status: int
+    """Always 1: the request was taken."""
     quota_limited: list[str] = []
+    """What is over the day's quota; then nothing of it was accepted."""
 
 
 class PosthogError(msgspec.Struct, frozen=True):
@@ -82,48 +100,65 @@ class PosthogError(msgspec.Struct, frozen=True):
     code: str
     detail: str
     attr: str | None = None
+    """The part of the request that is wrong; null where it is none in particular."""
 
 
 class PosthogV1Batch(msgspec.Struct, frozen=True):
     created_at: str
+    """When the client put the batch together, ISO 8601."""
     batch: list[dict[str, Any]]
+    """The events, as PostHog's newer clients write them."""
 
 
 class PosthogV1Taken(msgspec.Struct, frozen=True):
     results: dict[str, Any]
+    """By the `uuid` of the event: a warning, or why it was dropped; others were accepted."""
 
 
 class PosthogV1Error(msgspec.Struct, frozen=True):
     error: str
+    """What is wrong, as a constant."""
     error_description: str
+    """What is wrong, for a person to read."""
     error_uri: str | None = None
+    """Where to read more; null: nowhere."""
 
 
 class SegmentBatch(msgspec.Struct, frozen=True):
     batch: list[dict[str, Any]]
+    """The messages, each with its `type`."""
     writeKey: str | None = None
     sentAt: str | None = None
+    """When the client sent it, ISO 8601; corrects a clock that is wrong."""
 
 
 class SegmentMessage(msgspec.Struct, frozen=True):
     messageId: str | None = None
+    """Names the message: sent again with it, it counts once."""
     userId: str | None = None
+    """The id of the user, as you know the user."""
     anonymousId: str | None = None
+    """The id of somebody who is not known yet."""
     event: str | None = None
     properties: dict[str, Any] = {}
     traits: dict[str, Any] = {}
+    """Properties of the person or group."""
     context: dict[str, Any] = {}
+    """What the client says of the moment, e.g. page and device."""
     writeKey: str | None = None
 
 
 class SegmentTaken(msgspec.Struct, frozen=True):
     success: bool
+    """Always true: the request was taken."""
 
 
 class SegmentError(msgspec.Struct, frozen=True):
     success: bool
+    """Always false: nothing was accepted."""
     code: str
     message: str
+    """What is wrong, for a person to read."""
 
 
 _AT = "2026-07-01T09:30:00.000Z"

@@ -101,14 +101,20 @@ class ParkedRequest(msgspec.Struct, frozen=True):
     """
 
     parked_request_id: UUID
+    """The id of the replay or drop."""
     action: ParkedAction
+    """Whether parked events are sent in again or dropped."""
     status: RequestStatus
+    """Where the work stands: queued, running, done or failed."""
     report: dict[str, Any]
+    """What became of the events so far, as numbers by name."""
     requested_by: str
     created_at: datetime
     reason: str | None = None
+    """Only events that were parked for this reason; null: of any."""
     dry_run: bool = False
     total: int | None = None
+    """How many events waited when the work began; null: not begun, or too many to count."""
     started_at: datetime | None = None
     finished_at: datetime | None = None
     error: str | None = None

@@ -19,14 +19,20 @@ PORTION = 1_000
 
 class ParkedRow(msgspec.Struct, frozen=True):
     id: UUID
+    """The id of the parked event, by which it can be chosen."""
     kind: str
     event_id: str | None
     lane: str
+    """The lane of the journal that it was read from."""
     reason: str
+    """Why it was parked, as a constant."""
     detail: str | None
     bytes: int
+    """How large the event is, in bytes."""
     parked_at: datetime
+    """When it was parked."""
     replayed_at: datetime | None
+    """When it was sent in again; null: it was not."""
 
 
 class ParkedBody(msgspec.Struct, frozen=True):
@@ -41,9 +47,12 @@ class ParkedBody(msgspec.Struct, frozen=True):
 
 class Drop(msgspec.Struct, frozen=True):
     day: date
+    """The day, in UTC."""
     kind: str
     reason: str
+    """Why the events were not counted, as a constant."""
     events: int
+    """How many such events there were."""
 
 
 class EventReader:

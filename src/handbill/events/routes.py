@@ -63,7 +63,9 @@ class ParkedChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which parked events: of one reason, with these ids, or both."""
 
     reason: Annotated[str, msgspec.Meta(min_length=1, max_length=64)] | None = None
+    """Only those that were parked for this reason."""
     ids: Annotated[list[UUID], msgspec.Meta(max_length=1_000)] = []
+    """Only those with one of these ids, at most 1,000."""
 
 
 class EventRoutes(Controller):

@@ -53,10 +53,15 @@ class Explanation(msgspec.Struct, frozen=True):
 
     event_id: str
     kind: str | None
+    """impression, click, view or capture; null: not known."""
     outcome: str
+    """Where it is now, as a constant: counted, counted_apart, not_counted, stored, parked, waiting or unknown."""
     said: str
+    """The same in words, with the reason where there is one."""
     counted_at: datetime | None = None
+    """When it came in; null: it is not stored."""
     parked: list[dict[str, Any]] = []
+    """Each time it was parked: when, why, and whether it was sent in again."""
 
 
 class EventsService:

@@ -80,9 +80,11 @@ class Filter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     op: Op
+    """How the event's value is compared with `values`; `set` and `not_set` take none."""
     property: Word | None = None
     column: Column | None = None
     values: Annotated[list[Value], Meta(max_length=MOST_VALUES)] = []
+    """What it is compared with: one value, or several for `in` and `not_in`."""
 
     def __post_init__(self) -> None:
         if (self.property is None) == (self.column is None):
@@ -116,7 +118,9 @@ class Series(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     event: Word | None = None
     measure: Measure = "count"
+    """What is counted or worked out of the events."""
     of: Word | None = None
+    """The numeric property of a sum, average, extreme or percentile; null for count and people."""
     filters: Filters = []
 
     def __post_init__(self) -> None:
@@ -131,12 +135,15 @@ class TrendsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     start: date = field(name="from")
     end: date = field(name="to")
     series: Annotated[list[Series], Meta(min_length=1, max_length=MOST_SERIES)]
+    """One line each, at most 8."""
     interval: Interval = "day"
+    """The length of time that one figure is of."""
     zone: Zone | None = None
     filters: Filters = []
     breakdown: Field | None = None
     groups: Annotated[int, Meta(ge=1, le=MOST_GROUPS)] = 10
     compare: bool = False
+    """Whether the same number of days right before is added."""
     segment: UUID | None = None
 
 
@@ -146,7 +153,9 @@ class FunnelQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     start: date = field(name="from")
     end: date = field(name="to")
     steps: Annotated[list[Matching], Meta(min_length=2, max_length=MOST_STEPS)]
+    """The events of each step in order, 2 to 10."""
     window_s: Annotated[int, Meta(ge=1, le=90 * 86_400)] = 14 * 86_400
+    """Within how many seconds from the first step all steps must happen."""
     zone: Zone | None = None
     filters: Filters = []
     breakdown: Field | None = None
@@ -160,9 +169,12 @@ class RetentionQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     start: date = field(name="from")
     end: date = field(name="to")
     begins: Matching = field(default_factory=Matching)
+    """The events with which a person begins."""
     returns: Matching = field(default_factory=Matching)
+    """The events with which a person comes back."""
     period: Period = "day"
     first: bool = True
+    """True: a person belongs to the period of the first beginning only; false: to each with one."""
     zone: Zone | None = None
     filters: Filters = []
     segment: UUID | None = None
@@ -186,7 +198,9 @@ class Group(msgspec.Struct, frozen=True):
     """A value of the breakdown. `kind`: all (no breakdown), value, none (not said), other (values beyond the limit)."""
 
     kind: Literal["all", "value", "none", "other"]
+    """all: no breakdown; value: this value; none: not sent; other: values beyond the limit."""
     value: str | None = None
+    """The value of the breakdown; null for the other kinds."""
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -197,96 +211,138 @@ class Line(msgspec.Struct, frozen=True):
     """
 
     series: int
+    """The position of its series in the question, from 0."""
     group: Group
     figures: list[float | None]
+    """One figure for each of `points`; null where nothing was measured."""
     total: float | None
+    """The figure of the whole range; null where nothing was measured."""
     previous: list[float | None] | None = None
+    """The figures of the time before; null unless `compare` was asked for."""
     previous_total: float | None = None
+    """The figure of the whole time before; null unless `compare` was asked for."""
     unidentified: list[int] | None = None
+    """For `people`, by point: events without user, session or device; null for other measures."""
     unidentified_total: int | None = None
+    """For `people`: events of the whole range without user, session or device; else null."""
 
 
 class Trends(msgspec.Struct, frozen=True):
     """`points` are the first moments of the intervals; the first one may begin inside its week or month."""
 
     points: list[datetime]
+    """When each interval begins."""
     lines: list[Line]
+    """One line for each series and group."""
     zone: str
     previous_points: list[datetime] | None = None
+    """When each interval of the time before begins; null unless `compare` was asked for."""
 
 
 class Step(msgspec.Struct, frozen=True):
     """People who came this far, and the median time from the step before, of those who did."""
 
     people: int
+    """How many people came this far."""
     of_first: float | None
+    """Their part of those at the first step, from 0 to 1; null where nobody was there."""
     of_previous: float | None
+    """Their part of those at the step before, from 0 to 1; 1 at the first step; null where nobody was there."""
     median_s: float | None
+    """The median time from the step before, in seconds; null where there is none."""
 
 
 class FunnelLine(msgspec.Struct, frozen=True):
     group: Group
     steps: list[Step]
+    """How many people came to each step."""
 
 
 class Funnel(msgspec.Struct, frozen=True):
     """`unidentified`: for each step, events that match it and named no user, session or device; no person has them."""
 
     lines: list[FunnelLine]
+    """One line for each group."""
     zone: str
     unidentified: list[int] = []
+    """For each step, events that match it without user, session or device."""
 
 
 class Cohort(msgspec.Struct, frozen=True):
     """`people` began in the period that starts at `at`; `returned[k]` of them came back k + 1 periods later."""
 
     at: datetime
+    """When the period begins."""
     people: int
+    """How many people began in it."""
     returned: list[int]
+    """How many of them came back one period later, two periods later, and so on."""
 
 
 class UnidentifiedEvents(msgspec.Struct, frozen=True):
     """Events between `from` and `to` that match and named no user, session or device; they are in no cohort."""
 
     begins: int = 0
+    """Such events among those with which people begin."""
     returns: int = 0
+    """Such events among those with which people come back."""
 
 
 class Retention(msgspec.Struct, frozen=True):
     cohorts: list[Cohort]
+    """One row for each period in which people began."""
     period: Period
     zone: str
     unidentified: UnidentifiedEvents = UnidentifiedEvents()
+    """Events that are in no cohort, for they have no user, session or device."""
 
 
 class EventRow(msgspec.Struct, frozen=True):
     """One stored event, with the person that its id belongs to now; null where it named no user, session or device."""
 
     at: datetime
+    """When it happened."""
     received: datetime
+    """When it was received."""
     event: str
+    """The name of the event."""
     event_id: str
+    """The id that the event was sent with, or was given on arrival."""
     distinct_id: str
     person_id: UUID | None
+    """The person that the id belongs to now; null where it named no user, session or device."""
     session_id: str | None
+    """The id of the session; null: not sent."""
     properties: dict[str, Any]
     url: str | None
+    """The address of the page; null: not sent."""
     referrer: str | None
+    """The address of the page that led there; null: not sent."""
     country: str | None
+    """The country by two letters, ISO 3166; null: not known."""
     browser: str | None
+    """The browser by its name; null: not known."""
     os: str | None
+    """The operating system by its name; null: not known."""
     device_type: str | None
+    """The kind of device; null: not known."""
     lib: str | None
+    """The client library that sent it; null: not known."""
     source: str | None
+    """What took it in; `banners`: counted by Handbill itself."""
     marks: list[str]
+    """What makes it doubtful, e.g. bot; empty: nothing."""
     key: str = ""
+    """The event's key in the event store, as hexadecimal digits; of two events with one id it tells which is which."""
 
 
 class Stored(msgspec.Struct, frozen=True):
     """Is the event in the event store? `state` is shipped, not_yet, or away (the store did not answer)."""
 
     state: Literal["shipped", "not_yet", "away"]
+    """Whether the event store has it; `away`: it did not answer."""
     row: EventRow | None = None
+    """The event as it is stored; null: it is not, or not known."""
 
 
 class Whereabouts(msgspec.Struct, frozen=True):
@@ -295,11 +351,18 @@ class Whereabouts(msgspec.Struct, frozen=True):
 
     event_id: str
     outcome: str
+    """What became of it, as a constant: counted, counted_apart, not_counted, stored, parked, waiting or unknown."""
     said: str
+    """The same in words, with the reason where there is one."""
     kind: str | None = None
+    """impression, click, view or capture; null: not known."""
     counted_at: datetime | None = None
+    """When it came in; null: it is not stored."""
     parked: list[dict[str, Any]] = []
+    """Each time it was parked: when, why, and whether it was sent in again."""
     stored: Stored | None = None
+    """Whether the event store has it, and as what."""
     person_id: UUID | None = None
+    """The person that the event belongs to now; null: none."""
     names: dict[str, str] = {}
     """Of the `banner`, `placement` and `campaign` whose ids are in the stored event."""

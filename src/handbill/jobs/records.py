@@ -120,24 +120,40 @@ class DeadLetter(msgspec.Struct, frozen=True):
     """One job that failed for good, as a person or a program reads it."""
 
     id: UUID
+    """The id of the dead letter."""
     tenant_id: int | None
     queue: str
     job_id: str
+    """The job's id in its queue."""
     name: str
+    """The name of the job."""
     effect_id: UUID
+    """Names the job's effect: it stays the same when the job is run again."""
     data: Any
+    """What the job was given to work on."""
     opts: Any
+    """The options that the job was queued with."""
     attempts: int
+    """How often the job was tried before it failed for good."""
     reason: str
+    """The message of the last error."""
     traceback: str
+    """The traceback of the last error."""
     source: str
+    """How it was noticed: an `event` of the queue, or `reconciled` later by comparing."""
     status: str
+    """`dead`: it waits for you. `redriven`: it was queued again."""
     failures: int
+    """How often it has failed for good."""
     redrives: int
+    """How often it was queued again."""
     queued_at: datetime | None
+    """When the job was put into its queue; null: not known."""
     failed_at: datetime
     recorded_at: datetime
+    """When the failure was recorded here."""
     redriven_at: datetime | None
+    """When it was last queued again; null: never."""
 
 
 class Filter(msgspec.Struct, frozen=True):

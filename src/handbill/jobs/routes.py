@@ -36,7 +36,9 @@ Cursor = Annotated[
     str | None, QueryParameter(max_length=500, description="`next` of the page before; none for the first.")
 ]
 Limit = Annotated[int, QueryParameter(ge=1, le=LIMIT_MAX, description="Rows on a page.")]
-QueueName = Annotated[str, PathParameter(min_length=1, max_length=100, pattern=r"^[^:{}]+$", description="The queue.")]
+QueueName = Annotated[
+    str, PathParameter(min_length=1, max_length=100, pattern=r"^[^:{}]+$", description="The name of the queue.")
+]
 JobId = Annotated[str, PathParameter(min_length=1, max_length=500, description="The job's id.")]
 JobState = Annotated[
     Literal["pending", "waiting", "prioritized", "delayed", "active", "completed", "failed", "waiting-children"],
@@ -49,12 +51,19 @@ class Selection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which dead letters; all conditions hold together. At least one is needed, and `dry_run` only counts."""
 
     ids: Annotated[list[UUID], Meta(min_length=1, max_length=1_000)] | None = None
+    """Only those with one of these ids."""
     queue: Text | None = None
+    """Only jobs of this queue."""
     name: Text | None = None
+    """Only jobs of this name."""
     reason: Text | None = None
+    """Only those with this in their reason."""
     failed_before: datetime | None = None
+    """Only those that failed before this time."""
     everything: bool = False
+    """All of yours; needed where no other condition is given."""
     dry_run: bool = True
+    """Only count them and change nothing, which is the default."""
 
     def __post_init__(self) -> None:
         if not (self.everything or self.ids or self.queue or self.name or self.reason or self.failed_before):
@@ -78,7 +87,9 @@ class Outcome(msgspec.Struct, frozen=True):
     """How many dead letters were found; `done` says whether anything was changed."""
 
     count: int
+    """How many dead letters fit the conditions."""
     done: bool
+    """Whether they were changed; false after a dry run."""
 
 
 class JobRoutes(Controller):

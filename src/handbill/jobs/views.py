@@ -33,28 +33,41 @@ class TenantQueue(msgspec.Struct, frozen=True):
 
     queue: str
     pending: int
+    """Jobs that are recorded and not yet in the queue."""
     oldest_s: float
+    """For how many seconds the first of them has been due."""
 
 
 class JobView(msgspec.Struct, frozen=True):
     """One job. `pending` = recorded in the outbox and not yet in its queue."""
 
     id: str
+    """The job's id in its queue."""
     queue: str
     name: str
+    """The name of the job: what kind of work it is."""
     state: str
+    """Where the job is; `pending`: recorded and not yet in its queue."""
     tenant_id: int | None
     data: Any
+    """What the job was given to work on."""
     attempts_made: int
+    """How often it was tried so far."""
     created_at: datetime
     due_at: datetime | None = None
+    """Before this time it is not begun; null: at once."""
     started_at: datetime | None = None
     finished_at: datetime | None = None
     progress: Any = None
+    """How far it is, in the job's own terms."""
     result: Any = None
+    """What it returned; null while it has not ended."""
     failed_reason: str | None = None
+    """The message of its last error."""
     traceback: list[str] = []
+    """Tracebacks of its failed attempts."""
     logs: list[str] = []
+    """The last lines that it logged."""
 
 
 def from_job(job: Job, state: str, logs: list[str] | None = None) -> JobView:

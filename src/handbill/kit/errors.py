@@ -20,7 +20,9 @@ class Fault(msgspec.Struct, frozen=True):
     """One thing wrong with one field of what was sent."""
 
     field: str
+    """The field or parameter by the name it was sent with; a dot goes into an object, brackets into a list."""
     reason: str
+    """What is wrong with it, or what it must be."""
 
 
 class HandbillError(Exception):

@@ -23,19 +23,28 @@ SHOWN = 20
 class TenantShare(msgspec.Struct, frozen=True):
     tenant_id: int
     messages: int
+    """Messages of this tenant that were attempted in the window."""
     rate: float
+    """Messages a second, on average over the window."""
     share: float | None
+    """The tenant's part of all messages of the window, from 0 to 1; null where only your own are shown."""
     wait_s: float
+    """Seconds that messages waited on average from being due to the attempt."""
     wait_p95_s: float
+    """Seconds within which 95 % of the messages were attempted."""
 
 
 class FairShares(msgspec.Struct, frozen=True):
     """The last `window_s` seconds. Shares and the index tell of everybody, so only the operator is told."""
 
     window_s: int
+    """How many seconds back the figures go."""
     messages: int
+    """All messages that were attempted in the window."""
     jain: float | None
+    """Jain's index of fairness from 0 to 1, where 1 is equal; null where only your own are shown."""
     tenants: list[TenantShare]
+    """One row for each tenant that you may see."""
 
 
 def jain(rates: Sequence[float]) -> float:

@@ -29,7 +29,9 @@ _READ, _WRITE = "messaging:read", "messaging:write"
 
 class EventView(msgspec.Struct, frozen=True):
     event: str
+    """The name of the event, to be given in `events`."""
     says: str
+    """When the event is sent."""
 
 
 class HookRoutes(Controller):

@@ -46,7 +46,7 @@ Events = Annotated[list[Annotated[str, Meta(max_length=60)]], Meta(max_length=50
 class NewHook(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     url: Url
     events: Events = []
-    """None named: every event."""
+    """Names of the events that it gets; none named: every event."""
 
 
 class HookPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -61,7 +61,9 @@ class Hook(msgspec.Struct, frozen=True):
     events: list[str]
     active: bool
     off_reason: str | None
+    """Why it is switched off; null while it is on."""
     failing_since: datetime | None
+    """The first failure after the last success; null while deliveries arrive."""
     created_at: datetime
 
 
@@ -69,19 +71,26 @@ class HookMade(msgspec.Struct, frozen=True):
     """`secret` signs every delivery. It is shown this once."""
 
     hook: Hook
+    """The webhook as it was created."""
     secret: str
+    """Signs every delivery. It is shown this once."""
 
 
 class Delivery(msgspec.Struct, frozen=True):
     """One event for one hook, and what became of it."""
 
     delivery_id: UUID
+    """The id of the delivery; it stays the same through every attempt."""
     hook_id: UUID
     event: str
+    """The name of the event that is delivered."""
     state: DeliveryState
+    """Whether it waits for an attempt, arrived, or was given up."""
     attempts: int
     status: int | None
+    """The HTTP status of the last answer; null without an answer."""
     error: str | None
+    """Why the last attempt failed; null if it did not."""
     created_at: datetime
     finished_at: datetime | None
 

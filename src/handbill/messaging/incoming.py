@@ -51,17 +51,28 @@ class Inbound(msgspec.Struct, frozen=True):
     """What a person wrote. `wish`: stop or start, where the whole message is one of the words."""
 
     wamid: str
+    """WhatsApp's id of the message."""
     connection_id: UUID
     number_id: str
+    """The provider's id of your number that it was sent to."""
     address: str
+    """The number of the person who wrote, with its country code."""
     name: str
+    """The person's name as WhatsApp shows it."""
     at: datetime
+    """When the person wrote it."""
     kind: str
+    """The type of message at the provider, e.g. text, button or image."""
     text: str
+    """What the person wrote, or what the chosen button or list row says."""
     payload: str
+    """What the button carries along, as the template or message set it."""
     media_id: str | None
+    """The provider's id of the picture, sound or file; null without one."""
     reply_to: str | None
+    """WhatsApp's id of the message that it answers; null if none."""
     wish: Literal["stop", "start"] | None
+    """Whether the whole message asks to stop or to start messages; null if neither."""
 
 
 class InboxFilter(msgspec.Struct, frozen=True):
@@ -76,26 +87,36 @@ class Alert(msgspec.Struct, frozen=True):
     """What the provider said about an account, a number or a template, or what nobody understood."""
 
     alert_key: str
+    """Names the notice: the same notice sent again is one row."""
     connection_id: UUID
     at: datetime
+    """When the provider sent it."""
     field: str
+    """The provider's name of what it is about."""
     event: str
+    """What happened, in the provider's words."""
     body: str
+    """The notice as the provider sent it."""
 
 
 class Parked(msgspec.Struct, frozen=True):
     """A webhook that could not be worked on. Its bytes are kept."""
 
     digest: str
+    """Names the webhook: a hash of its connection and body."""
     connection_id: UUID
     received_at: datetime
+    """When it was received."""
     tries: int
+    """How often it was worked on so far."""
     error: str | None
     size: int
+    """The size of its body in bytes."""
 
 
 class Replayed(msgspec.Struct, frozen=True):
     replayed: int
+    """How many webhooks were tried again."""
 
 
 class Incoming:

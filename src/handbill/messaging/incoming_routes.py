@@ -24,6 +24,7 @@ class Taken(msgspec.Struct, frozen=True):
     """Kept. Not `new`: a copy of it was there already."""
 
     new: bool
+    """Whether this webhook is here for the first time."""
 
 
 @get(

@@ -52,7 +52,7 @@ class ConnectionPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     portfolio: Digits | UnsetType = UNSET
     token: Secret | UnsetType = UNSET
     app_secret: Secret | UnsetType = UNSET
-    """The secret before it goes on proving webhooks for a day."""
+    """The secret of the provider's app, which proves webhooks. The one before it is valid for another day."""
     token_ends_at: TokenEnd | UnsetType | None = UNSET
     """Left out beside a new token, it is what the provider tells of that token."""
 
@@ -70,11 +70,17 @@ class NewNumber(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class NumberView(msgspec.Struct, frozen=True):
     number_id: str
     display: str
+    """The phone number as people read it."""
     quality: str
+    """The provider's rating of the number, e.g. GREEN."""
     per_second: int
+    """Messages a second that this number may send."""
     tier: int | None
+    """To how many people a day the business may write first; null: not limited."""
     paused_until: datetime | None
+    """Until when nothing is sent from this number; null: it is not paused."""
     pause_reason: str | None
+    """Why it is paused; null if it is not."""
 
 
 class Connection(msgspec.Struct, frozen=True):
@@ -84,6 +90,7 @@ class Connection(msgspec.Struct, frozen=True):
     waba_id: str
     portfolio: str
     numbers: list[NumberView]
+    """The sending numbers of the connection and how they stand."""
     webhook: str
     """The path of this connection's webhook."""
     verify_token: str
@@ -93,30 +100,41 @@ class Connection(msgspec.Struct, frozen=True):
     token_state: TokenState = "valid"  # noqa: S105 - a state, not a password
     """`dead`: the provider refuses the token. Nothing is sent until there is a new one."""
     token_note: str | None = None
-    """Why it is refused."""
+    """Why the provider refuses the token; null while it does not."""
     token_ends_at: datetime | None = None
-    """Null for a token that does not end, or of which nobody has told."""
+    """When the token ends; null: never, or not known."""
     token_checked_at: datetime | None = None
+    """When the provider was last asked for the token's end; null: never."""
 
 
 class TemplateView(msgspec.Struct, frozen=True):
     connection_id: UUID
     name: str
+    """The name of the template at the provider."""
     language: str
     template_id: str
+    """The provider's id of the template."""
     category: str
+    """The provider's category, e.g. MARKETING or UTILITY."""
     state: str
+    """The provider's verdict; only APPROVED templates can be sent."""
     components: list[dict[str, object]]
+    """The parts of the template as the provider has them."""
     named: bool
+    """Whether its variables have names; else they are numbered."""
     reason: str
+    """Why the provider rejected or paused it; empty if it did not."""
     changed_at: datetime
+    """When it was last read from the provider, or when a notice changed its state."""
 
 
 class Switch(msgspec.Struct, frozen=True):
     """Whether anything of this tenant is sent at all, and how fast."""
 
     stopped: bool = False
+    """Whether nothing at all is sent for this tenant."""
     reason: str | None = None
+    """Why it is stopped; null while it is not."""
     per_second: int | None = None
     """Messages a second for the whole tenant; 0 is no limit but the numbers' own, null is what the tier says."""
     updated_at: datetime | None = None
@@ -124,3 +142,4 @@ class Switch(msgspec.Struct, frozen=True):
 
 class NewSwitch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stopped: bool
+    """True stops all sending of this tenant; false lets it go on."""

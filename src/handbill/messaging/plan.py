@@ -32,43 +32,58 @@ class AudienceSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Who: all that is given must hold. Nothing given means every contact with an address on the channel."""
 
     segment_id: UUID | None = None
+    """Only people of this segment."""
     tags_any: Tags = []
+    """Only contacts with at least one of these tags."""
     tags_all: Tags = []
+    """Only contacts with all of these tags."""
     tags_none: Tags = []
+    """Only contacts with none of these tags."""
     contact_ids: Annotated[list[UUID], Meta(max_length=10_000)] = []
+    """Only these contacts, at most 10,000."""
 
 
 class Quiet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Nothing is sent from `since` until `until`, by the clock of the tenant's zone or of each contact's."""
 
     since: time
+    """The time of day at which quiet begins, without a zone."""
     until: time
+    """The time of day at which quiet ends, without a zone."""
     by: Literal["tenant", "contact"] = "tenant"
+    """Whose clock decides: the tenant's, or that of each contact."""
     zone: Zone | None = None
-    """By the tenant's own zone when none is given."""
+    """The time zone of the clock, by its IANA name; null: the tenant's own."""
 
 
 class PersonCap(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """At most `count` messages of any campaign to one address in `hours`; whoever has had them is skipped."""
 
     count: Annotated[int, Meta(ge=1, le=1_000)]
+    """At most so many messages to one address."""
     hours: Annotated[int, Meta(ge=1, le=8_760)]
+    """The rolling window in hours."""
 
 
 class UsedTemplate(msgspec.Struct, frozen=True, tag="template", forbid_unknown_fields=True):
     name: Annotated[str, Meta(min_length=1, max_length=512)]
+    """The name of an approved template of the connection."""
     language: Annotated[str, Meta(min_length=1, max_length=20)]
+    """The language of the template, e.g. pt_BR."""
 
 
 class UsedText(msgspec.Struct, frozen=True, tag="text", forbid_unknown_fields=True):
     """Free text reaches only people who wrote to us within 24 hours."""
 
     body: Annotated[str, Meta(min_length=1, max_length=4096)]
+    """The text of the message."""
 
 
 class BindingIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     field: Annotated[str, Meta(max_length=200)] | None = None
+    """The field of the contact that fills the variable: `name`, `locale` or an attribute; null: always `fallback`."""
     fallback: Annotated[str, Meta(max_length=1024)] | None = None
+    """What fills it where the contact lacks the field; null: the message is skipped."""
 
 
 class NewCampaign(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -76,7 +91,7 @@ class NewCampaign(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     connection_id: UUID
     content: UsedTemplate | UsedText
     numbers: Annotated[list[Digits], Meta(max_length=100)] = []
-    """None given: every number of the connection."""
+    """The sending numbers, by the provider's ids; none given: every number of the connection."""
     bindings: Annotated[dict[str, BindingIn], Meta(max_length=100)] = {}
     audience: AudienceSpec = msgspec.field(default_factory=AudienceSpec)
     purpose: Literal["marketing", "utility"] = "marketing"
@@ -85,7 +100,7 @@ class NewCampaign(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     quiet: Quiet | None = None
     person_cap: PersonCap | None = None
     price: Decimal = Decimal(0)
-    """What one message is expected to cost."""
+    """What one message is expected to cost, as a decimal string."""
     spend_cap: Decimal | None = None
     currency: Annotated[str, Meta(pattern="^[A-Z]{3}$")] = "USD"
 
@@ -96,6 +111,7 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True):
     campaign_id: UUID
     name: str
     channel: Channel
+    """The channel that its messages go over."""
     connection_id: UUID
     numbers: list[str]
     content: UsedTemplate | UsedText
@@ -103,8 +119,11 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True):
     audience: AudienceSpec
     purpose: Literal["marketing", "utility", "test"]
     state: State
+    """Where the campaign is on its way from draft to its end."""
     reason: str | None
+    """Why it was paused or ended early; null if it was not."""
     resume_to: State | None
+    """The state to which resuming a paused campaign leads; null while it is not paused."""
     scheduled_at: datetime | None
     expires_at: datetime | None
     quiet: Quiet | None
@@ -112,12 +131,17 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True):
     price: Decimal
     spend_cap: Decimal | None
     spent: Decimal
+    """Price times the messages that were or may have been sent."""
     currency: str
     audience_done: bool
+    """Whether all recipients are written down."""
     audience_size: int
+    """How many recipients are written down so far."""
     queued_at: datetime | None
+    """When it was started; null: not yet."""
     started_at: datetime | None
     ended_at: datetime | None
+    """When it was completed, cancelled or expired; null: not yet."""
     version: int
     created_by: str
     created_at: datetime
@@ -143,28 +167,42 @@ class Outcomes(msgspec.Struct, frozen=True):
     """How a campaign's messages stand, by state, and why those that were not sent were not."""
 
     states: dict[str, int]
+    """How many messages are in each state."""
     reasons: dict[str, dict[str, int]]
+    """For each state, how many messages have which reason."""
 
 
 class MessageView(msgspec.Struct, frozen=True, kw_only=True):
     message_id: UUID
+    """The id of the message."""
     address: str
     contact_id: UUID | None
     number_id: str
     state: MessageState
+    """Where the message is on its way from pending to read."""
     reason: str | None
     attempts: int
     due_at: datetime
+    """Before this time it is not sent."""
     attempted_at: datetime | None
+    """When it was last attempted; null: not yet."""
     settled_at: datetime | None
+    """When its outcome was recorded; null: there is none yet."""
     wamid: str | None
+    """WhatsApp's id of the message; null before it was accepted."""
     accepted_at: datetime | None
+    """When the provider took it; null: not yet."""
     sent_at: datetime | None
+    """When the provider sent it on; null: not yet known."""
     failed_at: datetime | None
     delivered_at: datetime | None
+    """When it reached the phone; null: not yet known."""
     read_at: datetime | None
+    """When the person read it; null: not yet known."""
     error_code: int | None
+    """The provider's error code; null without an error."""
     error_details: str | None
+    """The provider's explanation of the error."""
     created_at: datetime
 
 
@@ -172,14 +210,21 @@ class Estimate(msgspec.Struct, frozen=True):
     """Before the first message: how many would go, what they lack, and what it would cost."""
 
     audience: int
+    """How many people would be written to."""
     ready: int
+    """How many of them have all that the content needs."""
     missing: dict[str, int]
+    """For each field that is needed, how many people lack it."""
     too_long: int
+    """For how many people the filled text is too long."""
     price: Decimal
     cost: Decimal
+    """Price times the messages that would go."""
     currency: str
     within_cap: bool
+    """Whether the cost stays within `spend_cap`."""
     problems: list[str]
+    """What keeps the campaign from being sent, in words."""
     whole: bool
     """Whether everybody was looked at; false when the audience is larger than the look."""
 
@@ -189,19 +234,33 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True):
 
     campaign_id: UUID
     state: State
+    """The state that the campaign is in."""
     audience: int
+    """How many recipients were written down."""
     messages: int
+    """How many messages there are for them."""
     sent: int
+    """Messages that the provider accepted."""
     failed: int
+    """Messages that failed for good."""
     skipped: int
+    """Messages that were not sent on purpose."""
     unknown: int
+    """Messages that may have been sent: the answer of the provider is missing."""
     open: int
+    """Messages that have no outcome yet."""
     twice: int
+    """Messages beyond the first to the same address; must be 0."""
     without_reason: int
+    """Messages that were not sent and do not say why; must be 0."""
     without_attempt: int
+    """Messages that were sent without an attempt on record; must be 0."""
     skipped_though_sent: int
+    """Messages that count as skipped and were sent; must be 0."""
     holds: bool
+    """Whether everything adds up: each recipient has exactly one outcome."""
     faults: list[str]
+    """What does not add up, in words."""
 
 
 def content_json(content: UsedTemplate | UsedText) -> str:

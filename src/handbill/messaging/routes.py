@@ -48,21 +48,26 @@ class Start(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`at`: when to begin; without it the campaign's own time, or now."""
 
     at: datetime | None = None
+    """When to begin; null: at the campaign's own time, or now."""
 
 
 class Again(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which failed messages go again, by their reason; none named means all of them."""
 
     reasons: Annotated[list[Annotated[str, Meta(max_length=100)]], Meta(max_length=100)] = []
+    """Reasons of failed messages that go again; empty: all of them."""
 
 
 class TestPerson(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     address: Annotated[str, Meta(pattern=r"^\+[1-9][0-9]{5,14}$")]
+    """The phone number to send to, with + and country code."""
     fields: Annotated[dict[str, Value], Meta(max_length=100)] = {}
+    """Values of the contact's fields, to fill the variables."""
 
 
 class TestSend(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     people: Annotated[list[TestPerson], Meta(min_length=1, max_length=20)]
+    """Who gets the test message, at most 20."""
 
 
 class CampaignRoutes(Controller):

@@ -125,10 +125,14 @@ class PersonView(msgspec.Struct, frozen=True):
 
     person_id: uuid.UUID
     named_by: str
+    """The distinct id that names the person."""
     ids: int
+    """How many distinct ids the person has."""
     identified_at: datetime | None
+    """When the person was first identified; null: anonymous so far."""
     properties: dict[str, Any]
     created_at: datetime
+    """When the person's first id was first seen."""
     updated_at: datetime
 
 
@@ -146,17 +150,24 @@ class EdgeView(msgspec.Struct, frozen=True):
     target: str
     at: datetime
     event_id: str
+    """The id of the event that made the link."""
     outcome: str
+    """What the link did: joined two people, changed nothing, was refused or voided."""
     voided_at: datetime | None = None
+    """When the link was taken back; null: it counts."""
     voided_by: str | None = None
+    """Who took it back; null: it counts."""
 
 
 class PersonPage(msgspec.Struct, frozen=True):
     """All that is known about who a person is: at most 1,000 ids, and the newest 1,000 edges at any of them."""
 
     person: PersonView
+    """The person itself."""
     distinct_ids: list[IdView]
+    """The ids that belong to the person, at most 1,000."""
     edges: list[EdgeView]
+    """The newest identity links of these ids, at most 1,000."""
 
 
 class WarningView(msgspec.Struct, frozen=True):
@@ -164,7 +175,9 @@ class WarningView(msgspec.Struct, frozen=True):
 
     edge_id: str
     code: str
+    """Why the merge was refused, as a constant."""
     detail: str
+    """What happened and what to do about it."""
     at: datetime
     kind: EdgeKind
     source: str
@@ -175,13 +188,18 @@ class Definition(msgspec.Struct, frozen=True):
     """A name that was sent. `last_seen_at` is a whole hour; events as such have no type of value."""
 
     name: str
+    """The name as it was sent."""
     first_seen_at: datetime
     last_seen_at: datetime
+    """When it was last seen, to the hour."""
     value_type: str | None = None
+    """The type of its values; null for an event."""
 
 
 class Names(msgspec.Struct, frozen=True):
     """Every name of events and of their properties, for menus; at most 10,000 of each."""
 
     events: list[str]
+    """Names of events, at most 10,000."""
     properties: list[str]
+    """Names of event properties, at most 10,000."""

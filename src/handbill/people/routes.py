@@ -39,7 +39,9 @@ class Merge(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Two distinct ids that are one person. Who was somebody first names the person."""
 
     source: Side
+    """One distinct id of the person."""
     target: Side
+    """Another distinct id of the same person."""
 
 
 class PeopleRoutes(Controller):

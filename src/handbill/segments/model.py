@@ -49,9 +49,13 @@ class SegmentView(msgspec.Struct, frozen=True):
     name: str
     description: str
     rule: dict[str, Any]
+    """Who belongs to it: see the page on segments; empty is everybody."""
     size: int
+    """How many people belong to it."""
     state: State
+    """`evaluating` until everybody was looked at once, then `ready`."""
     evaluated_at: datetime | None
+    """When everybody was last looked at; null: not yet."""
     version: int
     created_at: datetime
     updated_at: datetime
@@ -80,23 +84,31 @@ class Member(msgspec.Struct, frozen=True):
     named_by: str
     properties: dict[str, Any]
     created_at: datetime
+    """When the person was first seen."""
 
 
 class Preview(msgspec.Struct, frozen=True):
     """How many people a rule takes. Not `exact`: `looked_at` of them were looked at, and the rest is in proportion."""
 
     size: int
+    """How many people the rule takes."""
     exact: bool
+    """Whether `size` is counted; else it is an estimate."""
     looked_at: int
+    """How many people were compared with the rule."""
     sample: list[Member]
+    """Some of the people that the rule takes."""
 
 
 class Belongs(msgspec.Struct, frozen=True):
     """Whether somebody belongs to a segment, and if not, the part of the rule that does not hold."""
 
     belongs: bool
+    """Whether the person belongs to the segment."""
     person_id: UUID | None
+    """The person of the id that was asked about; null where there is none."""
     rule: str | None
+    """The part of the rule that does not hold; null where all of it does."""
 
 
 class NoteOf(msgspec.Struct, frozen=True):

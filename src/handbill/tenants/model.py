@@ -79,11 +79,15 @@ ROLE_SCOPES: dict[str, frozenset[str]] = {
 class Tenant(msgspec.Struct, frozen=True):
     tenant_id: int
     public_id: UUID
+    """The tenant's id as other systems see it."""
     slug: str
+    """The short name, for logins and commands."""
     name: str
     tier: Tier
+    """The tier, which decides about limits."""
     time_zone: str
     status: Status
+    """Whether the tenant is active; a suspended one is refused."""
     version: int
     created_at: datetime
 
@@ -99,19 +103,28 @@ class Privacy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is kept about people: whole addresses or cut ones, and for how long."""
 
     truncate_ip: bool = False
+    """Whether only the network of an address is stored (/24, /48)."""
     respect_dnt: bool = False
+    """Whether requests with `DNT: 1` or `Sec-GPC: 1` are only counted."""
     retention_days: Annotated[int, Meta(ge=1, le=3650)] | None = None
+    """For how many days events are stored; null: as long as the installation says."""
 
 
 class JwtRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How the tenant's own users prove who they are. The HS256 secret is kept elsewhere, sealed."""
 
     kind: Literal["none", "hs256", "jwks"] = "none"
+    """How tokens of users are checked: not at all, by a shared secret, or by public keys."""
     jwks: dict[str, Any] | None = None
+    """The public keys themselves, as a JSON Web Key Set."""
     jwks_url: Annotated[str, Meta(max_length=2000, pattern=r"^https://")] | None = None
+    """Where the public keys are fetched from, with https."""
     audience: Annotated[str, Meta(max_length=500)] | None = None
+    """What `aud` of a token must be; null: it is not checked."""
     issuer: Annotated[str, Meta(max_length=500)] | None = None
+    """What `iss` of a token must be; null: it is not checked."""
     leeway_s: Annotated[int, Meta(ge=0, le=60)] = 10
+    """By how many seconds clocks may differ."""
     required: bool = False
     """Whether nothing counts for a user without proof of who it is; see docs/security.md."""
 
@@ -121,9 +134,12 @@ class TenantSettings(msgspec.Struct, frozen=True):
 
     jwt: JwtRules = JwtRules()
     jwt_secret_set: bool = False
+    """Whether there is an HS256 secret; it is never shown."""
     limits: dict[str, float] = {}
+    """Limits that were set for this tenant, e.g. of events a day; empty: none."""
     privacy: Privacy = Privacy()
     version: int = 1
+    """Grows with each change of the settings."""
 
 
 class SettingsPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -131,6 +147,7 @@ class SettingsPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     jwt: JwtRules | UnsetType = UNSET
     jwt_secret: Annotated[str, Meta(min_length=32, max_length=1024)] | UnsetType | None = UNSET
+    """The HS256 secret, at least 32 characters; null removes it. It is never shown."""
     privacy: Privacy | UnsetType = UNSET
 
 
@@ -147,15 +164,21 @@ class Key(msgspec.Struct, frozen=True):
 
     key_id: UUID
     kind: KeyKind
+    """A write key may be public and only tracks and decides; a secret key has scopes."""
     name: str
     hint: str
+    """The beginning and end of the key, to tell it from others."""
     scopes: list[str]
     created_at: datetime
     expires_at: datetime | None = None
     revoked_at: datetime | None = None
+    """When it was revoked; null: it was not."""
     last_used_at: datetime | None = None
+    """When it was last used; null: never."""
     replaces: UUID | None = None
+    """The id of the key in whose place it was made; null: none."""
     clear_key: str | None = None
+    """The whole key, of a write key only; null for a secret key."""
 
     def usable(self, now: datetime) -> bool:
         return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
@@ -166,19 +189,23 @@ class NewKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: Name
     scopes: Annotated[list[Scope], Meta(max_length=50)] = []
     expires_at: Annotated[datetime, Meta(tz=True)] | None = None
+    """When the key ends by itself, with a zone; null: never."""
 
 
 class KeyMade(msgspec.Struct, frozen=True):
     """A fresh key. `key` is its clear text, shown this once."""
 
     info: Key
+    """The key as it is listed."""
     key: str
+    """The whole key. That of a secret key is shown this once."""
 
 
 class User(msgspec.Struct, frozen=True):
     user_id: UUID
     email: str
     name: str
+    """What the user is called."""
     role: Role
     version: int
     created_at: datetime
@@ -188,11 +215,13 @@ class NewUser(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     email: Email
     password: Password
     name: Annotated[str, Meta(max_length=200)] = ""
+    """What the user is called."""
     role: Role = "viewer"
 
 
 class UserPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: Annotated[str, Meta(max_length=200)] | UnsetType = UNSET
+    """What the user is called."""
     role: Role | UnsetType = UNSET
     password: Password | UnsetType = UNSET
 
@@ -201,23 +230,34 @@ class Session(msgspec.Struct, frozen=True):
     """A fresh session: the token goes into a header or a cookie, the CSRF token beside the cookie."""
 
     token: str
+    """The session token (hbt_...): send it as a bearer token, or let the cookie carry it."""
     csrf_token: str
+    """Send it as `X-CSRF-Token` with every change when the cookie carries the session."""
     expires_at: datetime
+    """When the session ends."""
     tenant_id: int
     user: User
+    """The user who logged in."""
 
 
 class AuditEntry(msgspec.Struct, frozen=True):
     """Who did what to which object, and how it looked before and after, secrets left out."""
 
     audit_id: UUID
+    """The id of the entry."""
     at: datetime
+    """When it was done."""
     actor: str
     action: str
+    """What was done, e.g. `key.create`."""
     object: str
+    """What it was done to: a kind and an id."""
     before: dict[str, Any] | None = None
+    """How the object looked before, without secrets; null where there is nothing to show."""
     after: dict[str, Any] | None = None
+    """How the object looked after, without secrets; null where there is nothing to show."""
     request_id: str | None = None
+    """The id of the request that did it; null: it was no request."""
 
 
 RequestStatus = Literal["queued", "running", "done", "failed"]
@@ -231,8 +271,10 @@ class Erasure(msgspec.Struct, frozen=True):
     """
 
     erasure_id: UUID
+    """The id of the erasure."""
     status: RequestStatus
     report: dict[str, Any]
+    """How many rows were cleared, by package and table."""
     requested_by: str
     created_at: datetime
     finished_at: datetime | None = None
@@ -249,11 +291,14 @@ class PersonExport(msgspec.Struct, frozen=True):
     """
 
     export_id: UUID
+    """The id of the export."""
     status: RequestStatus
     report: dict[str, Any]
+    """How many rows were collected, by package and table."""
     requested_by: str
     created_at: datetime
     expires_at: datetime
+    """Until when the result can be fetched."""
     started_at: datetime | None = None
     finished_at: datetime | None = None
     steps_done: int = 0
@@ -269,10 +314,15 @@ class Export(msgspec.Struct, frozen=True):
     """
 
     subject: str
+    """The id that was asked about."""
     ids: list[str]
+    """All distinct ids of the person."""
     rooms: dict[str, dict[str, list[dict[str, Any]]]]
+    """The rows, by package and table."""
     cut: list[str]
+    """Tables and packages of which rows are missing because the export was full."""
     away: list[str] = []
+    """Packages whose engine did not answer: ask again later."""
 
 
 class Replay(msgspec.Struct, frozen=True):

@@ -58,33 +58,42 @@ class TenantView(msgspec.Struct, frozen=True):
     """The tenant and its settings, as one thing to read and to change."""
 
     tenant: Tenant
+    """The tenant itself."""
     settings: TenantSettings
 
 
 class Login(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     email: Email
     password: Annotated[str, Meta(min_length=1, max_length=1024)]
+    """The password of the user."""
     cookie: bool = False
+    """Also set the token as a cookie, for browsers."""
     tenant: Slug | None = None
+    """The slug of the tenant, where the same login opens several."""
 
 
 class Rotation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How long the old key works on beside the new one: at most thirty days."""
 
     overlap_s: Annotated[int, Meta(ge=0, le=2_592_000)] = 86_400
+    """For how many seconds the old key works on; at most 30 days."""
 
 
 class ErasureRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Whose traces to remove: the id under which the tenant's events know the person."""
 
     subject: Annotated[str, Meta(min_length=1, max_length=200)]
+    """The id under which events know the person."""
 
 
 class WhoAmI(msgspec.Struct, frozen=True):
     kind: str
+    """The kind of credential: a session or a key."""
     actor: str
+    """Who you are in the audit log."""
     scopes: list[str]
     role: str | None = None
+    """The role of the signed-in user; null for a key."""
 
 
 class TenantRoutes(Controller):
