@@ -25,6 +25,8 @@ from handbill.contacts.model import (
     Suppression,
     Why,
 )
+from handbill.contacts.planning import check_region
+from handbill.contacts.reasons import REASONS
 from handbill.infra.postgres import Database, Tx
 from handbill.kit import etags, pages
 from handbill.kit.clock import Clock
@@ -277,10 +279,17 @@ def address_of(channel: Channel, address: str, region: str | None) -> str:
 def _phone(text: str | None, region: str | None, field: str = "phone") -> str | None:
     if text is None:
         return None
-    found, why = phones.normalise(text, region if region and phones.is_region(region) else None)
+    check_region(region)
+    found, why = phones.normalise(text, region)
     if found is None:
-        raise Invalid("The phone number cannot be used; nothing was changed.", faults=[Fault(field, why)])
+        reason = _why(why, phones.suggest(text, region))
+        raise Invalid("The phone number cannot be used; nothing was changed.", faults=[Fault(field, reason)])
     return found
+
+
+def _why(code: str, suggestion: str | None = None) -> str:
+    meaning, fix = REASONS[code]
+    return f"{code}: {meaning} {f'Is it {suggestion}?' if suggestion else fix}"
 
 
 def _email(text: str | None) -> str | None:
@@ -288,7 +297,7 @@ def _email(text: str | None) -> str | None:
         return None
     found, why = emails.normalise(text)
     if found is None:
-        raise Invalid("The e-mail address cannot be used; nothing was changed.", faults=[Fault("email", why)])
+        raise Invalid("The e-mail address cannot be used; nothing was changed.", faults=[Fault("email", _why(why))])
     return found
 
 

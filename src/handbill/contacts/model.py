@@ -283,6 +283,8 @@ class PreviewRow(msgspec.Struct, frozen=True):
     reason: str | None = None
     field: str | None = None
     notes: list[str] = msgspec.field(default_factory=list)
+    suggestion: str | None = None
+    """For `PHONE_OTHER_COUNTRY`, the number with the plus that was perhaps lost."""
 
 
 class Preview(msgspec.Struct, frozen=True):

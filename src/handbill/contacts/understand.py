@@ -18,7 +18,7 @@ from handbill.kit.untrusted_json import UNREADABLE
 
 ROWS = 200
 COLUMNS = 1_000
-OURS = ("handbill_row", "handbill_reason", "handbill_field", "handbill_fix")
+OURS = ("handbill_row", "handbill_reason", "handbill_field", "handbill_fix", "handbill_suggestion")
 """Columns that the report of rejected rows adds; a file of fixes may still have them."""
 
 
