@@ -53,6 +53,9 @@ def import_file(
     column: Annotated[
         list[str] | None, typer.Option("--map", help="NUMBER=TARGET, columns counted from 0; may be repeated.")
     ] = None,
+    skip_rows: Annotated[
+        int | None, typer.Option(help="Rows above the header to leave out; by default what is seen.")
+    ] = None,
     preview: Annotated[bool, typer.Option("--preview", help="Only show what would happen.")] = False,
     wait: WaitFlag = True,
     as_json: JsonFlag = False,
@@ -64,6 +67,8 @@ def import_file(
     wanted: dict[str, Any] = {"policy": policy, "tags": tag or [], "columns": _columns(column or [])}
     if key:
         wanted["key"] = key
+    if skip_rows is not None:
+        wanted["skip_rows"] = skip_rows
     patch = valid(PlanPatch, **wanted)
 
     async def work(house: House, number: int) -> Any:

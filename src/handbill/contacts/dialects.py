@@ -20,6 +20,10 @@ from handbill.kit.bounds import SNIFF_RUN_CHARS
 RUNAWAY_LINES = 200
 RUNAWAY_BYTES = 131_072
 DELIMITERS = (",", ";", "\t", "|")
+NO_DELIMITERS = '\n\r@+. "'
+SEP_LINE_CHARS = 12
+TITLE_ROWS = 20
+"""Rows above a header in which titles are expected."""
 
 _RUN = re.compile(r"[\w.@:/+-]+")
 csv.field_size_limit(1 << 20)
@@ -91,18 +95,23 @@ def records(lines: Iterator[str], dialect: Dialect) -> Iterator[tuple[list[str] 
             yield None, [first]
 
 
+def declared(sample: str) -> str | None:
+    """The delimiter that a first line `sep=;` gives, as Excel writes and reads it."""
+    line = sample[:SEP_LINE_CHARS].partition("\n")[0].strip("\r").strip('"')
+    if len(line) != 5 or line[:4].lower() != "sep=":
+        return None
+    return None if line[4].isalnum() or line[4] in NO_DELIMITERS else line[4]
+
+
 def sniff(sample: str) -> Dialect:
     """The dialect of a head: the delimiter that gives the most even table; clevercsv where none stands out.
 
     clevercsv's own patterns take the cube of a long cell, so it is not asked about a head with such a cell.
     """
     lines = list(io.StringIO(sample))[:200]
-    best, score = Dialect(), 0.0
-    for delimiter in DELIMITERS:
-        found = _score(lines, Dialect(delimiter))
-        if found > score:
-            best, score = Dialect(delimiter), found
-    if score >= 0.8 or not lines:
+    scores = {delimiter: score for delimiter in DELIMITERS if (score := _score(lines, Dialect(delimiter)))}
+    best = Dialect(max(scores, key=lambda delimiter: scores[delimiter], default=","))
+    if scores.get(best.delimiter, 0) >= 0.8 or len(scores) == 1 or not lines:  # titles spoil the score of a short table
         return best
     head = sample[:8_000]
     if any(len(run) > SNIFF_RUN_CHARS for run in _RUN.findall(head)):
@@ -112,7 +121,7 @@ def sniff(sample: str) -> Dialect:
     except clevercsv.Error:
         return best
     delimiter = (seen.delimiter if seen is not None else "") or ""
-    if seen is None or len(delimiter) != 1 or delimiter.isalnum() or delimiter in "\n\r@+. ":
+    if seen is None or len(delimiter) != 1 or delimiter.isalnum() or delimiter in NO_DELIMITERS:
         return best
     return Dialect(delimiter, seen.quotechar or '"')
 

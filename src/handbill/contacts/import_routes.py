@@ -86,7 +86,7 @@ class ImportRoutes(Controller):
     async def plan(
         self, contacts: Contacts, principal: Who, import_id: Id, data: JSONBody[PlanPatch], if_match: IfMatch = None
     ) -> Import:
-        """Change the plan of an import that is ready: columns, key, policy, region, tags, consent, header."""
+        """Change the plan of an import that is ready: columns, key, policy, region, tags, consent, header rows."""
         return await contacts.imports.change(
             principal.tenant_id, import_id, data, actor=principal.actor, if_version=wanted_version(if_match)
         )

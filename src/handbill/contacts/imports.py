@@ -124,10 +124,12 @@ class Imports:
         """Edits the plan while the import is ready."""
         before = await self._stored(tenant_id, import_id)
         plan = before.info.plan
-        if patch.header is not UNSET and patch.header != plan.reading.header:
+        header = plan.reading.header if patch.header is UNSET else patch.header
+        skip_rows = plan.reading.skip_rows if patch.skip_rows is UNSET else patch.skip_rows
+        if (header, skip_rows) != (plan.reading.header, plan.reading.skip_rows):
             path = self._uploads.path(before.file)
             try:
-                plan = await self._inspector.change_header(tenant_id, path, plan, patch.header)
+                plan = await self._inspector.change_header(tenant_id, path, plan, header, skip_rows)
             except FileNotFoundError:
                 raise _gone() from None
         plan = planning.patched(plan, patch)
@@ -154,7 +156,7 @@ class Imports:
         keys = [str(getattr(fields, plan.key)) for fields in read if fields is not None and fields.reject is None]
         async with self._database.tenant(tenant_id) as tx:
             known = await store.known_keys(tx, tenant_id, plan.key, keys)
-        first = 2 if plan.reading.header and plan.reading.format != "jsonl" else 1
+        first = 1 if plan.reading.format == "jsonl" else 1 + plan.reading.skip_rows + plan.reading.header
         return Preview(plan, list(planning.previewed(plan, head, read, known, first)))
 
     # --- start, pause, resume, cancel, undo

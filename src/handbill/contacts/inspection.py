@@ -66,9 +66,11 @@ class FileInspector:
             raise Invalid("The file's encoding cannot be made out.", code="IMPORT_NOT_A_TABLE") from error
         return plan
 
-    async def change_header(self, tenant_id: int, path: Path, plan: Plan, header: bool) -> Plan:
-        """The plan for a file whose first row is (not) a header. Raises FileNotFoundError."""
-        changed: Plan = await self._run(tenant_id, understand.reheaded, str(path), self._bounds, plan, header)
+    async def change_header(self, tenant_id: int, path: Path, plan: Plan, header: bool, skip_rows: int) -> Plan:
+        """The plan for a file whose header is elsewhere, or nowhere. Raises FileNotFoundError."""
+        changed: Plan = await self._run(
+            tenant_id, understand.reheaded, str(path), self._bounds, plan, header, skip_rows
+        )
         return changed
 
     async def read_head(

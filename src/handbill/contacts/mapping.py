@@ -7,6 +7,7 @@ import unicodedata
 from collections.abc import Sequence
 
 from handbill.contacts import emails, phones, values
+from handbill.contacts.dialects import TITLE_ROWS
 from handbill.contacts.model import Column, KeyKind
 from handbill.kit.bounds import HEADER_CHARS
 from handbill.kit.errors import Fault, Invalid
@@ -129,6 +130,9 @@ NAMES: dict[str, frozenset[str]] = {
 }
 
 
+_ALL_NAMES = frozenset().union(*NAMES.values())
+
+
 def plain(name: str) -> str:
     """`E-Mail Address ` and `e_mail address` are one name. What is beyond HEADER_CHARS is not looked at."""
     bare = "".join(c for c in unicodedata.normalize("NFKD", name[:HEADER_CHARS]) if not unicodedata.combining(c))
@@ -143,10 +147,31 @@ def is_header(first: Sequence[str], rest: Sequence[Sequence[str]]) -> bool:
         return False
     if any("@" in cell or _is_phone(cell, None) or re.fullmatch(r"[\d\s.,+/()-]+", cell) for cell in filled):
         return False
-    known = {name for names in NAMES.values() for name in names}
-    if any(plain(cell) in known for cell in filled):
+    if _names_a_column(filled):
         return True
     return len(set(filled)) == len(filled) and all(len(cell) <= _FALLBACK for cell in filled) and bool(rest)
+
+
+def title_rows(rows: Sequence[Sequence[str]]) -> int:
+    """How many rows stand above a header, empty ones included: titles, and a line `sep=;`.
+
+    A header is looked for by the names of its columns; what is above has at most half as many cells, and no address.
+    """
+    for index, row in enumerate(rows[: TITLE_ROWS + 1]):
+        if _names_a_column(row) and is_header(row, rows[index + 1 :]):
+            most = max(1, _filled(row) // 2)
+            return index if all(_filled(title) <= most for title in rows[:index]) else 0
+        if any("@" in cell or _is_phone(cell, None) for cell in row):
+            return 0
+    return 0
+
+
+def _filled(row: Sequence[str]) -> int:
+    return sum(bool(cell.strip()) for cell in row)
+
+
+def _names_a_column(row: Sequence[str]) -> bool:
+    return any(plain(cell) in _ALL_NAMES for cell in row)
 
 
 def propose(names: Sequence[str], rows: Sequence[Sequence[str]], region: str | None) -> list[Column]:

@@ -25,6 +25,7 @@ OPEN: tuple[Status, ...] = ("queued", "splitting", "parsing", "parsed", "merging
 """Imports under way."""
 RUNNING: tuple[Status, ...] = ("splitting", "parsing", "parsed", "merging")
 
+SKIP_ROWS_MAX = 100
 _PLAIN = r"^[^\x00-\x08\x0b\x0c\x0e-\x1f]*$"
 Text = Annotated[str, Meta(max_length=500, pattern=_PLAIN)]
 Long = Annotated[str, Meta(max_length=2_000, pattern=_PLAIN)]
@@ -169,7 +170,7 @@ class Column(msgspec.Struct, frozen=True):
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """How the file is read: found by looking at its head, and never edited by hand except for the header."""
+    """How the file is read: found by looking at its head. Only `header` and `skip_rows` are edited by hand."""
 
     format: Format
     encoding: str = "utf-8"
@@ -178,6 +179,8 @@ class Reading(msgspec.Struct, frozen=True):
     header: bool = True
     sheet: str | None = None
     packed: bool = False
+    skip_rows: int = 0
+    """Rows above the header, or above the first row of data: titles, and a line `sep=;`."""
 
 
 class ConsentPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -214,6 +217,7 @@ class PlanPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     columns: Annotated[list[ColumnEdit], Meta(max_length=1000)] | UnsetType = UNSET
     header: bool | UnsetType = UNSET
+    skip_rows: Annotated[int, Meta(ge=0, le=SKIP_ROWS_MAX)] | UnsetType = UNSET
     key: KeyKind | UnsetType = UNSET
     policy: Policy | UnsetType = UNSET
     region: Region | UnsetType | None = UNSET

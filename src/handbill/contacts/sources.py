@@ -58,6 +58,8 @@ def look(path: Path, name: str, bounds: Bounds, region: str | None = None) -> tu
     stem = name.lower().removesuffix(".gz")
     if stem.endswith((".jsonl", ".ndjson")) or text.lstrip()[:1] == "{":
         return Reading("jsonl", encoding, packed=packed), text
+    if delimiter := dialects.declared(text):
+        return Reading("csv", encoding, delimiter, packed=packed, skip_rows=1), text
     dialect = dialects.Dialect("\t") if stem.endswith((".tsv", ".tab")) and "\t" in text else dialects.sniff(text)
     return Reading("csv", encoding, dialect.delimiter, dialect.quote, packed=packed), text
 

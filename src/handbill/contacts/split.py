@@ -44,7 +44,7 @@ def split(path: Path, start: int, reading: Reading, chunk: int = CHUNK) -> Itera
     size = path.stat().st_size
     with path.open("rb") as file:
         position, row = start, 1
-        if reading.format != "jsonl" and reading.header:
+        if reading.format != "jsonl" and (reading.header or reading.skip_rows):
             file.seek(position)
             position, row = _past_header(file, position, size, reading)
         while position < size:
@@ -55,12 +55,14 @@ def split(path: Path, start: int, reading: Reading, chunk: int = CHUNK) -> Itera
 
 
 def _past_header(file: BinaryIO, position: int, size: int, reading: Reading) -> tuple[int, int]:
-    """Behind the header; empty lines above it are no rows."""
-    for cells, taken in records(sources.lines(file, size), _dialect(reading)):
-        position += _bytes(taken)
-        if cells:
+    """Behind the rows to skip and the header; empty lines above it are no rows."""
+    for number, (cells, taken) in enumerate(records(sources.lines(file, size), _dialect(reading))):
+        if number >= reading.skip_rows and not reading.header:
             break
-    return position, 2
+        position += _bytes(taken)
+        if number >= reading.skip_rows and cells:
+            break
+    return position, 1 + reading.skip_rows + reading.header
 
 
 def _range(file: BinaryIO, position: int, size: int, reading: Reading, chunk: int) -> tuple[int, int]:
