@@ -56,6 +56,7 @@ def import_file(
     skip_rows: Annotated[
         int | None, typer.Option(help="Rows above the header to leave out; by default what is seen.")
     ] = None,
+    member: Annotated[str | None, typer.Option(help="Which file of a .zip is meant, if it holds several.")] = None,
     preview: Annotated[bool, typer.Option("--preview", help="Only show what would happen.")] = False,
     wait: WaitFlag = True,
     as_json: JsonFlag = False,
@@ -74,7 +75,7 @@ def import_file(
     async def work(house: House, number: int) -> Any:
         imports = house.contacts.imports
         made = await imports.upload(
-            number, file_chunks(file), actor=ACTOR, name=file.name, region=region.upper() or None
+            number, file_chunks(file), actor=ACTOR, name=file.name, region=region.upper() or None, member=member
         )
         made = await imports.change(number, made.import_id, patch, actor=ACTOR)
         if preview:

@@ -40,6 +40,7 @@ PLAN: dict[str, Any] = {
         "sheet": None,
         "packed": False,
         "skip_rows": 0,
+        "member": None,
     },
     "columns": [
         {"name": "Nome", "target": "name", "kind": "text", "date_order": "dmy"},

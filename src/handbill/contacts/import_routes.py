@@ -33,6 +33,9 @@ FileName = Annotated[
 RegionQuery = Annotated[
     str | None, QueryParameter(pattern="^[A-Z]{2}$", description="Where national numbers are dialled, e.g. BR.")
 ]
+Member = Annotated[
+    str | None, QueryParameter(max_length=200, description="Which file of a .zip is meant, if it holds several.")
+]
 PreviewSize = Annotated[int, QueryParameter(ge=1, le=50, description="Rows of the head to look at.")]
 
 _WRITE: dict[str, Any] = {"scope": "contacts:write", "example": examples.IMPORT}
@@ -58,8 +61,9 @@ class ImportRoutes(Controller):
         name: FileName = None,
         region: RegionQuery = None,
         fixes: FromQuery[UUID | None] = None,
+        member: Member = None,
     ) -> Import:
-        """Upload a file: a form's part `file`, or the body itself. CSV, TSV, XLSX or JSON lines, plain or gzip.
+        """Upload a file: a form's part `file`, or the body itself. CSV, TSV, XLSX or JSON lines, plain, gzip or zip.
 
         The answer proposes how it is read and where each column goes. With `fixes`, the corrected rows of another
         import's report, its plan is used.
@@ -74,6 +78,7 @@ class ImportRoutes(Controller):
             length=int(length) if length.isascii() and length.isdigit() and len(length) < 19 else None,
             region=region,
             fixes=fixes,
+            member=member,
         )
 
     @get("/{import_id:uuid}", operation_id="getImport", opt={"scope": "contacts:read", "example": examples.IMPORT_VIEW})

@@ -76,6 +76,7 @@ class Imports:
         length: int | None = None,
         region: str | None = None,
         fixes: UUID | None = None,
+        member: str | None = None,
     ) -> Import:
         """The file is on disk, and looked at: the answer holds the proposal. Nothing is imported before `start`."""
         try:
@@ -85,17 +86,19 @@ class Imports:
                 incoming = Incoming(chunks, room.reserve, content_type, name, length)
                 import_id = self._ids.new()
                 received = await self._uploads.receive(import_id, incoming)
-                plan = await self._propose(tenant_id, received, region, like)
+                plan = await self._propose(tenant_id, received, region, like, member)
                 return await self._insert(tenant_id, import_id, received, plan, actor=actor, fixes=fixes)
         except HandbillError:
             await drained(chunks)
             raise
 
-    async def _propose(self, tenant_id: int, received: Received, region: str | None, like: Stored | None) -> Plan:
+    async def _propose(
+        self, tenant_id: int, received: Received, region: str | None, like: Stored | None, member: str | None
+    ) -> Plan:
         plan = like.info.plan if like is not None else None
         path = self._uploads.path(received.file)
         try:
-            return await self._inspector.propose(tenant_id, path, received.name, region, plan)
+            return await self._inspector.propose(tenant_id, path, received.name, region, plan, member)
         except BaseException:  # also when the client has left
             await self._uploads.discard(received.file)
             raise

@@ -58,10 +58,22 @@ class FileInspector:
         self._tenants: dict[int, asyncio.Semaphore] = {}
         self._requests: Counter[int] = Counter()
 
-    async def propose(self, tenant_id: int, path: Path, name: str, region: str | None, like: Plan | None) -> Plan:
-        """How the file is read and where its columns go; `like` is the plan whose rejected rows these are."""
+    async def propose(
+        self,
+        tenant_id: int,
+        path: Path,
+        name: str,
+        region: str | None,
+        like: Plan | None = None,
+        member: str | None = None,
+    ) -> Plan:
+        """How the file is read and where its columns go; `like` is the plan whose rejected rows these are.
+
+        `member`: which file of a `.zip` is meant.
+        """
+        arguments = (str(path), name, self._bounds, region, like, member)
         try:
-            plan: Plan = await self._run(tenant_id, understand.proposal, str(path), name, self._bounds, region, like)
+            plan: Plan = await self._run(tenant_id, understand.proposal, *arguments)
         except UnicodeDecodeError as error:
             raise Invalid("The file's encoding cannot be made out.", code="IMPORT_NOT_A_TABLE") from error
         return plan

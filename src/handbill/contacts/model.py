@@ -181,6 +181,8 @@ class Reading(msgspec.Struct, frozen=True):
     packed: bool = False
     skip_rows: int = 0
     """Rows above the header, or above the first row of data: titles, and a line `sep=;`."""
+    member: str | None = None
+    """The file of a `.zip` that is read."""
 
 
 class ConsentPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

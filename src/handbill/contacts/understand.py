@@ -23,9 +23,16 @@ OURS = ("handbill_row", "handbill_reason", "handbill_field", "handbill_fix", "ha
 """Columns that the report of rejected rows adds; a file of fixes may still have them."""
 
 
-def proposal(path: str, name: str, bounds: sources.Bounds, region: str | None, like: Plan | None = None) -> Plan:
-    """`like`: the plan whose rejected rows these are; its columns are known by their names."""
-    reading, text = sources.look(Path(path), name, bounds, region)
+def proposal(
+    path: str,
+    name: str,
+    bounds: sources.Bounds,
+    region: str | None,
+    like: Plan | None = None,
+    member: str | None = None,
+) -> Plan:
+    """`like`: the plan whose rejected rows these are; its columns are known by their names. `member`: of a `.zip`."""
+    reading, text = sources.look(Path(path), name, bounds, region, member)
     lines = list(io.StringIO(text))
     if reading.format == "jsonl":
         names = _keys(lines)
