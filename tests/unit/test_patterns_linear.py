@@ -55,6 +55,7 @@ TABLE: dict[str, tuple[int, tuple[Family, ...]]] = {
     "contacts.uploads '[\\\\x00-\\\\x1f\\\\x7f\\\\ud800-\\\\udfff]'": (HEADER, ()),
     'contacts.values "[\\\\s\\\\u00a0\\\\u202f\'_]|[€$£¥]|R\\\\$"': (CELL, ()),
     "contacts.values._COMPACT": (CELL, ()),
+    "contacts.values._HALF_DAY": (SHORT, ()),
     "contacts.values._ISO": (CELL, (Family("x", "2026-01-01 ", "\n"),)),
     "contacts.values._NUMBER": (CELL, (Family("1", "1."),)),
     "contacts.values._ODD": (CELL, ()),

@@ -19,6 +19,10 @@ from handbill.kit.bounds import SNIFF_RUN_CHARS
 
 RUNAWAY_LINES = 200
 RUNAWAY_BYTES = 131_072
+CELL_BYTES = 1 << 20
+UNCLOSED = "UNCLOSED_QUOTE"
+CELL_TOO_LONG = "CELL_TOO_LONG"
+STRAY_RETURN = "STRAY_RETURN"
 DELIMITERS = (",", ";", "\t", "|")
 NO_DELIMITERS = '\n\r@+. "'
 SEP_LINE_CHARS = 12
@@ -26,7 +30,7 @@ TITLE_ROWS = 20
 """Rows above a header in which titles are expected."""
 
 _RUN = re.compile(r"[\w.@:/+-]+")
-csv.field_size_limit(1 << 20)
+csv.field_size_limit(CELL_BYTES)
 
 
 class Dialect(msgspec.Struct, frozen=True):
@@ -78,8 +82,11 @@ class _Lines:
         return first
 
 
-def records(lines: Iterator[str], dialect: Dialect) -> Iterator[tuple[list[str] | None, list[str]]]:
-    """Each record's cells with the lines it came from; None for the cells of a damaged one. [] is an empty line."""
+def records(lines: Iterator[str], dialect: Dialect) -> Iterator[tuple[list[str] | str, list[str]]]:
+    """Each record's cells, or the code of what is wrong with it, and the lines it came from. [] is an empty line.
+
+    A damaged record is one line: where its quote was opened, or where the cell that is too long begins.
+    """
     feed = _Lines(lines)
     while True:
         reader = csv.reader(feed, delimiter=dialect.delimiter, quotechar=dialect.quote)
@@ -90,9 +97,15 @@ def records(lines: Iterator[str], dialect: Dialect) -> Iterator[tuple[list[str] 
                 yield cells, feed.taken
         except StopIteration:
             return
-        except (_Runaway, csv.Error):
-            first = feed.give_back()
-            yield None, [first]
+        except (_Runaway, csv.Error) as error:
+            code = _damage(error, feed.taken)
+            yield code, [feed.give_back()]
+
+
+def _damage(error: Exception, taken: list[str]) -> str:
+    if isinstance(error, _Runaway) or len(taken) > 1:  # the quote was opened before the line at which reading ended
+        return UNCLOSED
+    return CELL_TOO_LONG if len(taken[0]) > CELL_BYTES else STRAY_RETURN
 
 
 def declared(sample: str) -> str | None:
@@ -128,7 +141,7 @@ def sniff(sample: str) -> Dialect:
 
 def _score(lines: Sequence[str], dialect: Dialect) -> float:
     """How much of the head has the commonest width, if that is more than one cell."""
-    widths = [len(cells) for cells, _ in records(iter(lines), dialect) if cells]
+    widths = [len(cells) for cells, _ in records(iter(lines), dialect) if cells and isinstance(cells, list)]
     if not widths:
         return 0.0
     common = max(set(widths), key=lambda width: (widths.count(width), width))

@@ -252,7 +252,7 @@ def rows_of(lines: Iterator[str], plan: Plan) -> Iterator[tuple[list[str] | str,
             yield _object(line, names), line
         return
     for cells, taken in records(lines, Dialect(reading.delimiter, reading.quote)):
-        yield (reasons.UNCLOSED if cells is None else cells), taken[0] if len(taken) == 1 else "".join(taken)
+        yield cells, taken[0] if len(taken) == 1 else "".join(taken)
 
 
 def _object(line: str, names: list[str]) -> list[str] | str:

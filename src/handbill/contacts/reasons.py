@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from handbill.contacts import emails, phones, values
+from handbill.contacts import dialects, emails, phones, values
 from handbill.kit.bounds import EMAIL_CHARS, PHONE_CHARS
 
 COLUMNS = "COLUMNS_TOO_MANY"
-UNCLOSED = "UNCLOSED_QUOTE"
 BAD_JSON = "BAD_JSON_LINE"
 KEY_MISSING = "KEY_MISSING"
 TOO_SLOW = "ROW_TOO_SLOW"
@@ -55,7 +54,18 @@ REASONS: dict[str, tuple[str, str]] = {
     values.TEXT_TOO_LONG: ("The text is longer than 2,000 characters.", "Shorten it."),
     values.BAD_TEXT: ("The text holds a zero character or half of a letter.", "Export the file again as UTF-8."),
     COLUMNS: ("The row has more cells than there are columns.", "Put quotes around cells that hold the delimiter."),
-    UNCLOSED: ("A quote is opened and never closed.", "Close it, or remove it."),
+    dialects.UNCLOSED: (
+        f"A quote is opened in this line and not closed within {dialects.RUNAWAY_LINES} lines.",
+        "Close it, or remove it.",
+    ),
+    dialects.CELL_TOO_LONG: (
+        "The line has a cell of more than 1,048,576 characters.",
+        "Shorten it. If the line should be several, end each with a line break.",
+    ),
+    dialects.STRAY_RETURN: (
+        "A carriage return stands inside the line.",
+        "Remove it, or put quotes around the cell that has it.",
+    ),
     BAD_JSON: ("The line is no JSON object.", "Write one object on each line."),
     KEY_MISSING: ("The cell that tells contacts apart is empty.", "Fill it in, or choose another key."),
     TOO_SLOW: (

@@ -80,6 +80,11 @@ def look(
 def _look_at_text(head: bytes, whole: bool, name: str, region: str | None) -> tuple[Reading, str]:
     encoding = encodings.guess(head, whole, region)
     text = _head_text(head, whole, encoding)
+    if not text and not whole:
+        raise Invalid(
+            f"The file's first line has more than {HEAD} bytes; no table has. Does it have line breaks at all?",
+            code="IMPORT_NOT_A_TABLE",
+        )
     if "\x00" in text[:10_000] or _binary(text):
         raise Invalid("The file is no table: neither CSV, TSV, XLSX nor JSON lines.", code="IMPORT_NOT_A_TABLE")
     stem = name.lower().removesuffix(".gz")

@@ -60,7 +60,7 @@ def _past_header(file: BinaryIO, position: int, size: int, reading: Reading) -> 
         if number >= reading.skip_rows and not reading.header:
             break
         position += _bytes(taken)
-        if number >= reading.skip_rows and cells:
+        if number >= reading.skip_rows and cells and isinstance(cells, list):
             break
     return position, 1 + reading.skip_rows + reading.header
 

@@ -95,13 +95,13 @@ def read_head(
 def _rows(lines: list[str], reading: Reading) -> list[list[str]]:
     """The first rows as they stand there; a damaged one and an empty one have no cells."""
     table = records(iter(lines), Dialect(reading.delimiter, reading.quote))
-    return [cells or [] for cells, _ in islice(table, ROWS)]
+    return [cells if isinstance(cells, list) else [] for cells, _ in islice(table, ROWS)]
 
 
 def _table(lines: list[str], reading: Reading) -> list[list[str]]:
     """The rows that have cells, without those to skip."""
     table = islice(records(iter(lines), Dialect(reading.delimiter, reading.quote)), reading.skip_rows, None)
-    return list(islice((cells for cells, _ in table if cells), ROWS + 1))
+    return list(islice((cells for cells, _ in table if cells and isinstance(cells, list)), ROWS + 1))
 
 
 def _named(table: list[list[str]], header: bool) -> tuple[list[str], list[list[str]]]:
