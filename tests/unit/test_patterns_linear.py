@@ -35,7 +35,6 @@ TABLE: dict[str, tuple[int, tuple[Family, ...]]] = {
     "contacts.emails._WRAPPED": (CELL, (Family("a", "mailto:", "<"), Family("<>"), Family("a", "<mailto:", "<"))),
     "contacts.mapping '[\\\\d\\\\s.,+/()-]+'": (CELL, ()),
     "contacts.mapping '[\\\\x00-\\\\x1f]'": (HEADER_CHARS, ()),
-    "contacts.mapping '[^a-z0-9]'": (HEADER_CHARS, ()),
     "contacts.parse._SPECIAL": (CELL, ()),
     "contacts.phone_plans._PLAIN": (CELL, ()),
     "contacts.phones '(?:044|045|01|1)(\\\\d{10})'": (CELL, ()),
