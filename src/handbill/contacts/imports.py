@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -37,6 +37,8 @@ from handbill.kit.ids import Ids
 from handbill.kit.pages import Page
 from handbill.tenants.service import Audit
 
+DefaultRegion = Callable[[int], Awaitable[str | None]]
+"""Where a tenant's phone numbers in national form are dialled, if it has said so."""
 PREVIEW_ROWS = 50
 REPORT_ROWS = 2_000
 
@@ -53,6 +55,7 @@ class Imports:
         *,
         inspector: FileInspector,
         admission: UploadAdmission,
+        default_region: DefaultRegion,
     ) -> None:
         self._database = database
         self._audit = audit
@@ -62,6 +65,7 @@ class Imports:
         self._ids = ids
         self._inspector = inspector
         self._admission = admission
+        self._default_region = default_region
 
     # --- upload and plan
 
@@ -83,6 +87,7 @@ class Imports:
             planning.check_region(region)
             async with self._admission.admit(tenant_id, length) as room:
                 like = await self._stored(tenant_id, fixes) if fixes is not None else None
+                region = region or await self._default_region(tenant_id)
                 incoming = Incoming(chunks, room.reserve, content_type, name, length)
                 import_id = self._ids.new()
                 received = await self._uploads.receive(import_id, incoming)

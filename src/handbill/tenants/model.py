@@ -124,6 +124,8 @@ class TenantSettings(msgspec.Struct, frozen=True):
     limits: dict[str, float] = {}
     privacy: Privacy = Privacy()
     version: int = 1
+    default_region: str | None = None
+    """Where phone numbers in national form are dialled, if a request does not say it."""
 
 
 class SettingsPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -132,6 +134,7 @@ class SettingsPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     jwt: JwtRules | UnsetType = UNSET
     jwt_secret: Annotated[str, Meta(min_length=32, max_length=1024)] | UnsetType | None = UNSET
     privacy: Privacy | UnsetType = UNSET
+    default_region: Annotated[str, Meta(pattern=r"^[A-Z]{2}$")] | UnsetType | None = UNSET
 
 
 class TenantPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
