@@ -111,9 +111,13 @@ async def by_hand(env: dict[str, str], tenant: int, folder: Path) -> None:
     """The same by the command line: the worker is the one that runs already."""
     file, report = folder / "more.csv", folder / "rejected.csv"
     file.write_text("phone,name\n+5511987653333,Gus\nnone,Hal\n")
-    code, said = await handbill("contacts", "import", str(file), "--tenant", str(tenant), "--json", env=env)
+    consent = ("--consent", "whatsapp", "--consent", "sms", "--proof", "form 17")
+    code, said = await handbill("contacts", "import", str(file), "--tenant", str(tenant), *consent, "--json", env=env)
     assert code == 0, said
     made = json.loads(said.splitlines()[0])
+    assert made["plan"]["consent"] == {
+        "channels": ["whatsapp", "sms"], "source": "file more.csv", "proof": "form 17",
+    }  # fmt: skip
     assert (made["status"], made["counts"]["created"], made["counts"]["rejected"]) == ("done", 1, 1)
     owner = ("--tenant", str(tenant))
     code, said = await handbill("contacts", "report", made["import_id"], *owner, "--csv", str(report), env=env)
