@@ -9,7 +9,8 @@ import phonenumbers
 import pytest
 from phonenumbers.phonemetadata import PhoneMetadata
 
-from handbill.contacts import phones
+from handbill.contacts import phone_plans, phones
+from handbill.contacts.reasons import REASONS
 
 TRUNK = {"IN": "0", "NP": "0", "DE": "0", "US": "1", "BR": "0", "FR": "0", "VN": "0", "ID": "0", "MX": "", "GB": "0"}
 """The regions, and what is dialled there before a national number."""
@@ -100,3 +101,24 @@ def test_a_lost_plus_of_another_country_is_refused_and_suggested(region: str, ot
 @pytest.mark.parametrize(("text", "region"), [("98450 12345", "IN"), ("98450", "IN"), ("+98450", "IN"), ("x", None)])
 def test_nothing_is_suggested_for_other_reasons(text: str, region: str | None) -> None:
     assert phones.suggest(text, region) is None
+
+
+def test_no_text_without_an_exit_code_is_read_as_a_number_of_another_country() -> None:
+    """Digits, signs and letters in every region of the world: a result is of the region, else there is a reason."""
+    source = random.Random("texts")
+    regions = sorted(phonenumbers.SUPPORTED_REGIONS)
+    letters = "0123456789" * 4 + " -/().,;x#'\"=eE٣९abDw\u00a0&|extor"
+    read = 0
+    for number in range(30_000):
+        region = source.choice(regions)
+        text = "".join(source.choices(letters if number % 2 else "0123456789", k=source.randrange(1, 18)))
+        result, note = phones.normalise(text, region)
+        if result is None or note:
+            assert note in REASONS, (text, region, note)
+        digits = phonenumbers.normalize_digits_only(text)
+        exit_code = phone_plans.exit_code(region)
+        if result is not None and not digits.startswith(("00", exit_code) if exit_code else "00"):
+            read += 1
+            code = phonenumbers.country_code_for_region(region)
+            assert phonenumbers.parse(result).country_code == code, (text, region, result)
+    assert read > 500  # or the comparison says nothing
