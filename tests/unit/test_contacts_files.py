@@ -7,6 +7,7 @@ import io
 import random
 import struct
 import time
+import tracemalloc
 import zipfile
 from datetime import datetime
 from pathlib import Path
@@ -122,6 +123,33 @@ def test_a_damaged_line_is_named_for_what_is_wrong_with_it() -> None:
 @given(st.integers(0, 300), st.integers(0, 300), st.sampled_from(['x,"open\n', '"open\n', 'a,b,"c""d\n']))
 def test_a_quote_without_end_is_named_where_it_opens(before: int, after: int, bad: str) -> None:
     assert damages("a,b\n" * before + bad + "c,d\n" * after) == [(before + 1, UNCLOSED)]
+
+
+@pytest.mark.parametrize("name", ["x.csv", "x.jsonl"])
+@pytest.mark.parametrize("quote", [b"", b'"'])
+def test_a_line_longer_than_any_row_costs_no_memory_and_no_neighbour(tmp_path: Path, name: str, quote: bytes) -> None:
+    path, size = tmp_path / name, 40 << 20
+    row = b'{"phone": "+5511987654321"}\n' if name == "x.jsonl" else b"+5511987654321,Ann\n"
+    with path.open("wb") as file:
+        file.write(b"" if name == "x.jsonl" else b"phone,name\n")
+        file.write(row * 3 + quote)
+        for _ in range(size >> 20):
+            file.write("é".encode() * (1 << 19))
+        file.write(quote + b"\n" + row * 3)
+    plan = understand.proposal(str(path), name, BOUNDS, "BR")
+    tracemalloc.start()
+    cut = split.prepare(str(path), str(tmp_path / "x.utf8"), plan.reading, BOUNDS)
+    found = []
+    for one in cut.ranges:
+        task = parse.Task(str(path), one.start, one.end, one.first, plan, 1, UUID(int=1), 1)
+        found += [cells for cells, original in parse.cells_of(task) if len(original) < 20_000]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < size * 0.75
+    assert [cells for cells in found if isinstance(cells, str)] == [CELL_TOO_LONG]
+    assert [index for index, cells in enumerate(found) if isinstance(cells, str)] == [3]
+    assert [cells[0] for cells in found if cells] == ["+5511987654321"] * 3 + ["C"] + ["+5511987654321"] * 3
+    assert cut.rows == len(found) == 7
 
 
 def test_a_file_of_one_endless_line_is_no_table(tmp_path: Path) -> None:

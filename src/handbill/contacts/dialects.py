@@ -20,6 +20,9 @@ from handbill.kit.bounds import SNIFF_RUN_CHARS
 RUNAWAY_LINES = 200
 RUNAWAY_BYTES = 131_072
 CELL_BYTES = 1 << 20
+LINE_BYTES = 8 << 20
+"""A longer line is no row; it costs neither memory nor its neighbours."""
+LINE_SHOWN = 10_000
 UNCLOSED = "UNCLOSED_QUOTE"
 CELL_TOO_LONG = "CELL_TOO_LONG"
 STRAY_RETURN = "STRAY_RETURN"
@@ -36,6 +39,17 @@ csv.field_size_limit(CELL_BYTES)
 class Dialect(msgspec.Struct, frozen=True):
     delimiter: str = ","
     quote: str = '"'
+
+
+class LongLine(str):
+    """The beginning of a line of more than LINE_BYTES, and how many bytes the whole line has."""
+
+    size: int
+
+    def __new__(cls, beginning: bytes, size: int) -> LongLine:
+        line = super().__new__(cls, beginning[:LINE_SHOWN].decode("utf-8", "replace"))
+        line.size = size
+        return line
 
 
 class _Runaway(Exception):
@@ -65,6 +79,8 @@ class _Lines:
                     raise _Runaway from None
                 raise
         self.taken.append(line)
+        if isinstance(line, LongLine):
+            raise _Runaway
         self.size += len(line)
         if len(self.taken) > 1 and (len(self.taken) > RUNAWAY_LINES or self.size > RUNAWAY_BYTES):
             raise _Runaway
@@ -103,6 +119,8 @@ def records(lines: Iterator[str], dialect: Dialect) -> Iterator[tuple[list[str] 
 
 
 def _damage(error: Exception, taken: list[str]) -> str:
+    if isinstance(taken[0], LongLine):
+        return CELL_TOO_LONG
     if isinstance(error, _Runaway) or len(taken) > 1:  # the quote was opened before the line at which reading ended
         return UNCLOSED
     return CELL_TOO_LONG if len(taken[0]) > CELL_BYTES else STRAY_RETURN

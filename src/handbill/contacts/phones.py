@@ -124,7 +124,8 @@ def _is_split_by_slashes(parts: list[str], region: str | None) -> bool:
 
 def _begin_at_number(text: str) -> str:
     """From the first digit on, with a plus if one stands before it; digits of all scripts become ASCII."""
-    text = phonenumbers.normalize_digits_only(text, keep_non_digits=True).replace("\uff0b", "+")
+    if not text.isascii():
+        text = phonenumbers.normalize_digits_only(text, keep_non_digits=True).replace("\uff0b", "+")
     start = next((index for index, letter in enumerate(text) if letter.isdigit()), len(text))
     return ("+" if "+" in text[:start] else "") + text[start:]
 

@@ -59,7 +59,7 @@ REASONS: dict[str, tuple[str, str]] = {
         "Close it, or remove it.",
     ),
     dialects.CELL_TOO_LONG: (
-        "The line has a cell of more than 1,048,576 characters.",
+        f"The line has a cell of more than {dialects.CELL_BYTES} characters, or {dialects.LINE_BYTES} bytes in all.",
         "Shorten it. If the line should be several, end each with a line break.",
     ),
     dialects.STRAY_RETURN: (

@@ -22,6 +22,7 @@ import msgspec
 import python_calamine
 
 from handbill.contacts import archives, dialects, encodings, workbooks
+from handbill.contacts.dialects import LINE_BYTES, LongLine
 from handbill.contacts.model import Reading
 from handbill.kit.errors import Invalid, TooLarge
 from handbill.kit.inflate import STEP_BYTES, Damaged, TooManyMembers, inflate
@@ -295,9 +296,23 @@ def cell_text(cell: Any) -> str:
 
 
 def lines(file: BinaryIO, end: int) -> Iterator[str]:
-    """The lines of a canonical file up to byte `end`."""
-    while (left := end - file.tell()) > 0:
-        line = file.readline(left)
-        if not line:
-            return
-        yield line.decode()
+    """The lines of a canonical file up to byte `end`; of one that is longer than any row only the beginning."""
+    left = end - file.tell()
+    while left > 0 and (line := file.readline(min(left, LINE_BYTES))):
+        left -= len(line)
+        if left == 0 or line.endswith(b"\n"):
+            yield line.decode()
+            continue
+        rest = skip_line(file, left)
+        left -= rest
+        yield LongLine(line, len(line) + rest)
+
+
+def skip_line(file: BinaryIO, left: int) -> int:
+    """The bytes up to the end of the line, `left` at the most; none of them is held."""
+    size = 0
+    while size < left and (part := file.readline(min(left - size, BLOCK))):
+        size += len(part)
+        if part.endswith(b"\n"):
+            break
+    return size

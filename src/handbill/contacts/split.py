@@ -9,7 +9,7 @@ from typing import BinaryIO
 import msgspec
 
 from handbill.contacts import sources
-from handbill.contacts.dialects import Dialect, records
+from handbill.contacts.dialects import Dialect, LongLine, records
 from handbill.contacts.model import Reading
 
 CHUNK = 1 << 20
@@ -79,7 +79,7 @@ def _by_lines(file: BinaryIO, block: bytes, position: int, size: int) -> tuple[i
     if cut := block.rfind(b"\n") + 1:
         return position + cut, block.count(b"\n")
     file.seek(position)
-    return position + len(file.readline()), 1  # one line longer than a chunk
+    return position + sources.skip_line(file, size - position), 1  # one line longer than a chunk
 
 
 def _by_records(file: BinaryIO, position: int, size: int, reading: Reading, chunk: int) -> tuple[int, int]:
@@ -94,7 +94,13 @@ def _by_records(file: BinaryIO, position: int, size: int, reading: Reading, chun
 
 
 def _bytes(lines: list[str]) -> int:
-    return sum(len(line) if line.isascii() else len(line.encode()) for line in lines)
+    return sum(map(_size, lines))
+
+
+def _size(line: str) -> int:
+    if isinstance(line, LongLine):
+        return line.size
+    return len(line) if line.isascii() else len(line.encode())
 
 
 def _dialect(reading: Reading) -> Dialect:
