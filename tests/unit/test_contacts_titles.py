@@ -110,6 +110,15 @@ def test_rows_to_skip_are_chosen_by_hand(tmp_path: Path, header: bool, skip: int
     assert understand.head_rows(str(path), BOUNDS, plan, 1) == [cells]
 
 
+def test_json_lines_have_no_rows_to_skip(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"phone": "+5511987654321"}\n')
+    plan = planned(path, "x.jsonl")
+    assert understand.reheaded(str(path), BOUNDS, plan, False, 0) == plan
+    with pytest.raises(HandbillError, match="JSON lines"):
+        understand.reheaded(str(path), BOUNDS, plan, True, 1)
+
+
 def test_more_rows_to_skip_than_there_are_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.csv"
     path.write_text("name,phone\nAnn,+5511987654321\n")

@@ -31,7 +31,11 @@ FileName = Annotated[
     str | None, QueryParameter(max_length=200, description="The file's name, if the body is the file.")
 ]
 RegionQuery = Annotated[
-    str | None, QueryParameter(pattern="^[A-Z]{2}$", description="Where national numbers are dialled, e.g. BR.")
+    str | None,
+    QueryParameter(
+        pattern="^[A-Z]{2}$",
+        description="Where national numbers are dialled, e.g. BR; without it, the tenant's `default_region`.",
+    ),
 ]
 Member = Annotated[
     str | None, QueryParameter(max_length=200, description="Which file of a .zip is meant, if it holds several.")

@@ -60,7 +60,7 @@ class Contact(msgspec.Struct, frozen=True):
 
 
 class NewContact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """At least one of phone, email and external_id. A phone in national form needs its `region`."""
+    """At least one of phone, email and external_id. A national phone needs a `region`, or the tenant a default."""
 
     phone: Text | None = None
     email: Text | None = None

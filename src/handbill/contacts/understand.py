@@ -58,6 +58,8 @@ def proposal(
 def reheaded(path: str, bounds: sources.Bounds, plan: Plan, header: bool, skip_rows: int) -> Plan:
     """The plan for a file whose header is elsewhere, or nowhere: its columns are named and proposed again."""
     if plan.reading.format == "jsonl":
+        if skip_rows:
+            raise Invalid("JSON lines have no rows above a header; nothing was changed.", code="IMPORT_MAPPING")
         return plan
     reading = msgspec.structs.replace(plan.reading, header=header, skip_rows=skip_rows)
     text = sources.head_text(Path(path), reading, bounds)
