@@ -47,6 +47,8 @@ _BREAK = re.compile(r"[/;|,]|(?<!\S)(?:or|oder|ou|o|and|und|e|y|et|atau|dan|hoáº
 _SPACES = re.compile(r"[\s\u00a0\u200b-\u200f\u202a-\u202e\u2060\ufeff]+")
 _LEAD = re.compile(r"(?i)^(?:tel|phone|mobile?|cell|whatsapp|wa|fone|telefone|handy)\s*[.:]\s*|^'")
 _LENGTH_REASONS = {-1: DIGITS_MISSING, 0: INVALID, 1: DIGITS_EXTRA}
+_PARTS_MAX = 6
+"""Pieces between slashes that one number has; five in France."""
 _WHOLE_NUMBER = 6
 """Digits from which on a part of a cell may be a number of its own."""
 
@@ -117,9 +119,10 @@ def _single_number(text: str, region: str | None) -> str | None:
 
 def _is_split_by_slashes(parts: list[str], region: str | None) -> bool:
     """All parts together are a number, and no beginning of them is one: `030 1234567/68` are two."""
-    begins = [_begin_at_number(" ".join(parts[:count])) for count in range(1, len(parts) + 1)]
-    *beginnings, whole = [_read(begin, region)[0] for begin in begins]
-    return whole is not None and not any(beginnings)
+    if len(parts) > _PARTS_MAX or _read(_begin_at_number(" ".join(parts)), region)[0] is None:
+        return False
+    beginnings = (_begin_at_number(" ".join(parts[:count])) for count in range(1, len(parts)))
+    return not any(_read(beginning, region)[0] for beginning in beginnings)
 
 
 def _begin_at_number(text: str) -> str:
