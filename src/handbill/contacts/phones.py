@@ -126,11 +126,17 @@ def _is_split_by_slashes(parts: list[str], region: str | None) -> bool:
 
 
 def _begin_at_number(text: str) -> str:
-    """From the first digit on, with a plus if one stands before it; digits of all scripts become ASCII."""
+    """From the first digit on, with a plus if one stands before it; digits of all scripts become ASCII.
+
+    Words behind a whole number (`(WhatsApp)`, `Ann`) go; behind a few digits they may be its letters: 1-800-FLOWERS.
+    """
     if not text.isascii():
         text = phonenumbers.normalize_digits_only(text, keep_non_digits=True).replace("\uff0b", "+")
-    start = next((index for index, letter in enumerate(text) if letter.isdigit()), len(text))
-    return ("+" if "+" in text[:start] else "") + text[start:]
+    places = [index for index, letter in enumerate(text) if letter.isdigit()]
+    if not places:
+        return ""
+    end = places[-1] + 1 if len(places) > _WHOLE_NUMBER else len(text)
+    return ("+" if "+" in text[: places[0]] else "") + text[places[0] : end]
 
 
 def _read(text: str, region: str | None) -> Answer:
