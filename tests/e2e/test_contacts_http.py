@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import zipfile
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from handbill.tenants.service import TenantService
 from tests.kit.processes import handbill, process
 from tests.kit.waiting import eventually
 
+Call = Callable[..., Awaitable[Any]]
 FILE = (
     "Nome;Celular;E-mail;Cidade\n"
     'Ana "a" Souza;(11) 98765-4321;ANA@example.com;São Paulo\n'
@@ -98,6 +101,7 @@ async def test_from_the_file_to_the_table_and_back(
         assert (await call("POST", "/admin/imports?name=x.csv", 413, data=io.BytesIO(b"a,b\n" * 600_000)))[
             "code"
         ] == "IMPORT_TOO_LARGE"
+        await archive_and_region(call)
         bomb = gzip.compress(b"name,phone\n" + b"a,b\n" * 5_000_000)
         told = await call("POST", "/admin/imports?name=x.csv.gz", 201, data=io.BytesIO(bomb))
         await call("PATCH", f"/admin/imports/{told['import_id']}", 200, json={"key": "phone"})
@@ -107,13 +111,38 @@ async def test_from_the_file_to_the_table_and_back(
         assert (await call("POST", "/admin/imports", 400, data=b"\x00\x01\x02" * 500))["code"] == "IMPORT_NOT_A_TABLE"
 
 
+async def archive_and_region(call: Call) -> None:
+    """One of two tables in a .zip: its numbers are of the default region of the tenant, its title is skipped."""
+    body = io.BytesIO()
+    with zipfile.ZipFile(body, "w") as archive:
+        archive.writestr("a.csv", "sep=;\nCustomers\nname;phone\nAnn;984-1234567\n")
+        archive.writestr("b.csv", "phone\n1\n")
+    await call("PATCH", "/admin/tenant", 200, json={"settings": {"default_region": "NP"}})
+    refused = await call("POST", "/admin/imports?name=x.zip", 400, data=body.getvalue())
+    assert (refused["code"], refused["faults"][0]["reason"]) == ("IMPORT_MEMBER", "one of: a.csv, b.csv")
+    made = await call("POST", "/admin/imports?name=x.zip&member=a.csv", 201, data=body.getvalue())
+    assert (made["plan"]["region"], made["plan"]["reading"]["member"]) == ("NP", "a.csv")
+    assert made["plan"]["reading"]["skip_rows"] == 2
+    rows = (await call("GET", f"/admin/imports/{made['import_id']}/preview"))["rows"]
+    assert [(row["row"], row["values"]) for row in rows] == [(4, {"name": "Ann", "phone": "+9779841234567"})]
+    plan = (await call("PATCH", f"/admin/imports/{made['import_id']}", json={"skip_rows": 3, "header": False}))["plan"]
+    assert [column["target"] for column in plan["columns"]] == ["attribute:column 1", "phone"]
+    await call("POST", f"/admin/imports/{made['import_id']}/cancel", 200)
+    made = await call("POST", "/admin/contacts", 201, json={"phone": "984-1234567"})
+    assert made["phone"] == "+9779841234567"
+
+
 async def by_hand(env: dict[str, str], tenant: int, folder: Path) -> None:
     """The same by the command line: the worker is the one that runs already."""
     file, report = folder / "more.csv", folder / "rejected.csv"
     file.write_text("phone,name\n+5511987653333,Gus\nnone,Hal\n")
-    code, said = await handbill("contacts", "import", str(file), "--tenant", str(tenant), "--json", env=env)
+    consent = ("--consent", "whatsapp", "--consent", "sms", "--proof", "form 17")
+    code, said = await handbill("contacts", "import", str(file), "--tenant", str(tenant), *consent, "--json", env=env)
     assert code == 0, said
     made = json.loads(said.splitlines()[0])
+    assert made["plan"]["consent"] == {
+        "channels": ["whatsapp", "sms"], "source": "file more.csv", "proof": "form 17",
+    }  # fmt: skip
     assert (made["status"], made["counts"]["created"], made["counts"]["rejected"]) == ("done", 1, 1)
     owner = ("--tenant", str(tenant))
     code, said = await handbill("contacts", "report", made["import_id"], *owner, "--csv", str(report), env=env)

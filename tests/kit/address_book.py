@@ -20,6 +20,7 @@ from handbill.jobs.service import JobsService
 from handbill.kit.clock import SystemClock
 from handbill.kit.ids import Ids
 from handbill.tenants.service import Audit
+from handbill.tenants.store import read_settings
 
 TABLE = Sql(
     "select contact_id, phone, whatsapp, email, external_id, name, locale, attributes, tags, granted, denied,"
@@ -41,7 +42,12 @@ def contacts(database: Database, redis: Redis, folder: Path, *, cpu: Cpu = inlin
     audit = Audit(clock, Ids(clock))
     jobs = JobsService(database, redis, audit=audit)
     chosen = ContactsPolicy(folder, **{"chunk_bytes": 100_000, "slice_rows": 2_000, **policy})
-    return ContactsService(database, jobs, audit, clock, chosen, cpu)
+
+    async def default_region(tenant_id: int) -> str | None:
+        async with database.tenant(tenant_id) as tx:
+            return (await read_settings(tx, tenant_id)).shown.default_region
+
+    return ContactsService(database, jobs, audit, clock, chosen, cpu, default_region)
 
 
 async def uploaded(

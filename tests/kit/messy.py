@@ -104,6 +104,12 @@ def _no(text: str, code: str) -> Made:
     return text, None, code, None
 
 
+def _without_plus(one: Clean, phone: str) -> Made:
+    """Without a plus a number is one of REGION, or it is none."""
+    text = _with(one, 2, phone)
+    return _ok(text, one) if one.phone.startswith("+55") else _no(text, "PHONE_OTHER_COUNTRY")
+
+
 def _spaced(one: Clean) -> str:
     return f"{one.phone[:3]} ({one.phone[3:5]}) {one.phone[5:9]}-{one.phone[9:]}"
 
@@ -138,7 +144,7 @@ def _fifteen(dice: random.Random, one: Clean, number: int) -> Made:
 
 def _exact(dice: random.Random, one: Clean, number: int) -> Made:
     digits = one.phone[1:]
-    return _ok(_with(one, 2, f"{digits[0]}.{digits[1:]}E+{len(digits) - 1}"), one)
+    return _without_plus(one, f"{digits[0]}.{digits[1:]}E+{len(digits) - 1}")
 
 
 Corruption = Callable[[random.Random, Clean, int], Made]
@@ -149,12 +155,12 @@ TABLE: dict[str, tuple[int, Corruption]] = {
     "phone spaced": (40, lambda d, c, n: _ok(_with(c, 2, _spaced(c)), c)),
     "phone dotted": (20, lambda d, c, n: _ok(_with(c, 2, f"{c.phone[:3]}.{c.phone[3:7]}.{c.phone[7:]}"), c)),
     "phone national": (40, _national),
-    "phone lost plus": (30, lambda d, c, n: _ok(_with(c, 2, c.phone[1:]), c)),
+    "phone lost plus": (30, lambda d, c, n: _without_plus(c, c.phone[1:])),
     "phone 00": (15, lambda d, c, n: _ok(_with(c, 2, f"00{c.phone[1:]}"), c)),
     "phone old Brazil": (15, _old_brazil),
     "phone old Mexico": (8, _old_mexico),
     "phone Argentine 15": (8, _fifteen),
-    "phone Excel decimal": (15, lambda d, c, n: _ok(_with(c, 2, f"{c.phone[1:]}.0"), c)),
+    "phone Excel decimal": (15, lambda d, c, n: _without_plus(c, f"{c.phone[1:]}.0")),
     "phone Excel exact": (10, _exact),
     "phone apostrophe": (10, lambda d, c, n: _ok(_with(c, 2, f"'{c.phone}"), c)),
     "phone formula text": (8, lambda d, c, n: _ok(_with(c, 2, f'="{c.phone}"'), c)),
@@ -191,10 +197,10 @@ TABLE: dict[str, tuple[int, Corruption]] = {
         20, lambda d, c, n: _no(_with(c, 2, f"{c.phone[1]}.{c.phone[2:4]}E+12"), "PHONE_SCIENTIFIC")
     ),
     "phone letters": (15, lambda d, c, n: _no(_with(c, 2, "call me"), "PHONE_INVALID")),
-    "phone short": (15, lambda d, c, n: _no(_with(c, 2, c.phone[:7]), "PHONE_INVALID")),
+    "phone short": (15, lambda d, c, n: _no(_with(c, 2, c.phone[:7]), "PHONE_DIGITS_MISSING")),
     "phone empty": (15, lambda d, c, n: _no(_with(c, 2, ""), "PHONE_MISSING")),
     "phone two": (10, lambda d, c, n: _no(_with(c, 2, f"{c.phone} / {c.phone[:-1]}1"), "PHONE_SEVERAL")),
-    "phone extension": (8, lambda d, c, n: _no(_with(c, 2, f"{c.phone} ext. 12"), "PHONE_EXTENSION")),
+    "phone extension": (8, lambda d, c, n: _ok(_with(c, 2, f"{c.phone} ext. 12"), c)),
     "cells too many": (10, lambda d, c, n: _no(_line([*c.cells(), "what?"]), "COLUMNS_TOO_MANY")),
 }  # fmt: skip
 _NAMES = tuple(TABLE)

@@ -41,7 +41,9 @@ def parse_or_spin(task: parse.Task, rows: range, reject: str | None = None) -> p
     return parse.parse(task, rows, reject)
 
 
-def propose_or_misbehave(path: str, name: str, bounds: Bounds, region: str | None, like: Plan | None) -> Plan:
+def propose_or_misbehave(
+    path: str, name: str, bounds: Bounds, region: str | None, like: Plan | None, member: str | None
+) -> Plan:
     """As `understand.proposal`, but a marked file takes all CPU time, all memory or all time, or ends the process."""
     text = Path(path).read_text()
     Path(f"{path}.process").write_text(str(os.getpid()))
@@ -53,7 +55,7 @@ def propose_or_misbehave(path: str, name: str, bounds: Bounds, region: str | Non
         os.abort()
     if EAT in text:
         allocate(4 << 30)
-    return understand.proposal(path, name, bounds, region, like)
+    return understand.proposal(path, name, bounds, region, like, member)
 
 
 class HeadPool:

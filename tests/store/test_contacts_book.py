@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import UUID
@@ -191,3 +192,21 @@ async def test_erasure_reaches_every_table(
     left = await service.book.search(tenant, None, 9, ContactFilter())
     assert [one.external_id for one in left.items] == ["cid"]
     assert await service.suppressed(tenant, "whatsapp", ["+5511987654321"]) == {"+5511987654321": "opt_out"}
+
+
+@pytest.mark.parametrize(
+    ("phone", "region", "reason"),
+    [
+        ("79211280299", "IN", "PHONE_OTHER_COUNTRY"),
+        ("79211280299", "IN", r"Is it \+79211280299\?"),
+        ("98450", "IN", "fewer digits"),
+        ("07911 123456", "UK", "an ISO code"),
+    ],
+)
+async def test_a_number_that_cannot_be_used_is_refused_with_what_is_wrong(
+    book: Book, tenant: int, phone: str, region: str, reason: str
+) -> None:
+    with pytest.raises(Invalid) as refused:
+        await book.create(tenant, NewContact(phone=phone, region=region), actor=ACTOR)
+    (fault,) = refused.value.faults
+    assert re.search(reason, fault.reason)

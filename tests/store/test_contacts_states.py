@@ -175,7 +175,7 @@ async def test_only_the_fixes_come_back(
     with path.open("w", newline="") as out:
         csv.writer(out).writerows([head, *rows])
     fixed = await service.imports.upload(tenant, file_chunks(path), actor=ACTOR, name="fixes.csv", fixes=done.import_id)
-    assert [column.target for column in fixed.plan.columns[6:]] == [None] * 4
+    assert [column.target for column in fixed.plan.columns[6:]] == [None] * 5
     await service.imports.start(tenant, fixed.import_id, actor=ACTOR)
     after = await run(service, tenant, fixed.import_id)
     assert (after.counts.created, after.counts.rejected) == (len(rows), 0)

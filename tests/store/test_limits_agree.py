@@ -46,6 +46,7 @@ WRITERS: dict[str, tuple[type[msgspec.Struct], ...]] = {
     "messaging.hooks.url": (hooks.NewHook, hooks.HookPatch),
     "segments.segments.name": (segments.NewSegment, segments.SegmentPatch),
     "tenants.api_keys.name": (tenants.NewKey,),
+    "tenants.settings.default_region": (tenants.SettingsPatch,),
     "tenants.tenants.name": (tenants.NewTenant, tenants.TenantPatch),
     "tenants.tenants.slug": (tenants.NewTenant,),
 }  # fmt: skip

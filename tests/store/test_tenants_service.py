@@ -131,6 +131,19 @@ async def test_settings_change_together_and_hide_their_secret(tenants: TenantSer
         await tenants.directory.user_token(tenant, token)
 
 
+async def test_a_tenant_has_a_default_region(tenants: TenantService, tenant: int) -> None:
+    assert await tenants.default_region(tenant) is None
+    patch = TenantPatch(settings=SettingsPatch(default_region="NP"))
+    _, settings = await tenants.change_tenant(tenant, patch, actor=ACTOR)
+    assert settings.default_region == await tenants.default_region(tenant) == "NP"
+    _, settings = await tenants.change_tenant(tenant, TenantPatch(settings=SettingsPatch()), actor=ACTOR)
+    assert settings.default_region == "NP"
+    with pytest.raises(Invalid, match="'UK' is no region"):
+        await tenants.change_tenant(tenant, TenantPatch(settings=SettingsPatch(default_region="UK")), actor=ACTOR)
+    await tenants.change_tenant(tenant, TenantPatch(settings=SettingsPatch(default_region=None)), actor=ACTOR)
+    assert await tenants.default_region(tenant) is None
+
+
 async def test_required_is_stored_only_where_it_is_on(tenants: TenantService, database: Database, tenant: int) -> None:
     """Processes of the release before refuse a member that they do not know."""
     stored = Sql("select jwt ? 'required' from tenants.settings where tenant_id = $1", "stored", "tests")

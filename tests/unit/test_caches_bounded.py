@@ -50,7 +50,7 @@ OTHER_CACHES = {
     "banners/stamps.py": "at most 100 seconds of this server's own clock",
     "banners/targeting/index.py": "a plain dict for speed, with its own limits in entries and bytes (tested below)",
     "contacts/uploads.py": "one block of an upload before it is written, not a cache",
-    "contacts/phones.py": "calling codes of one to three digits, and regions of two letters that were checked before",
+    "contacts/phone_plans.py": "calling codes of one to three digits, and regions of two letters that were checked before",
     "events/dialects/bounded.py": "decoders by their type: the types are written in the source",
     "fake_graph/limits.py": "a stand-in for tests and trials, not part of an installation",
     "infra/journal/spill.py": "rates by the number of a tenant: three numbers each, at most 10,000 tenants",

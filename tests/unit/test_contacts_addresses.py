@@ -7,7 +7,7 @@ import random
 import phonenumbers
 import pytest
 
-from handbill.contacts import emails, phones
+from handbill.contacts import emails, phone_plans, phones
 
 NUMBERS = [
     # as written, region, E.164 or None, what is said about it
@@ -34,10 +34,15 @@ NUMBERS = [
     ("005511987654321", "BR", "+5511987654321", ""),
     ("０７９１１１２３４５６", "GB", "+447911123456", ""),
     ("whatsapp: 07911123456", "GB", "+447911123456", ""),
-    ("+44 7911 123456 ext 5", None, None, phones.EXTENSION),
+    ("+44 7911 123456 ext 5", None, "+447911123456", phones.REPAIRED_EXTENSION),
     ("07911 123456 / 07911 123457", "GB", None, phones.SEVERAL),
     ("2079460958", None, None, phones.NO_COUNTRY),
-    ("12345", "GB", None, phones.INVALID),
+    ("07911 123456 (WhatsApp)", "GB", "+447911123456", ""),
+    ("07911 123456 Ann", "GB", "+447911123456", ""),
+    ("+44 (0)7911 123456 - mobile", None, "+447911123456", ""),
+    ("1-800-FLOWERS", "US", "+18003569377", ""),
+    ("07911 123456 room 5", "GB", None, phones.INVALID),
+    ("12345", "GB", None, phones.DIGITS_MISSING),
     ("+999 12345678", None, None, phones.INVALID),
     ("call me", "GB", None, phones.INVALID),
     ("  ", "GB", None, phones.MISSING),
@@ -61,10 +66,10 @@ def mismatches(dice: random.Random, count: int) -> list[tuple[str, str | None]]:
         region = dice.choice(regions)
         text = spelled(dice, region)
         home = dice.choice((region, region, region, None, dice.choice(regions)))
-        found = phones.quick(text, home)
+        found = phone_plans.quick(text, home)
         if found is not None:
             taken += 1
-            if found != phones.library(text, home):
+            if found != phone_plans.library(text, home):
                 wrong.append((text, home))
     assert taken > count / 4  # or the comparison says nothing
     return wrong

@@ -7,7 +7,9 @@ import io
 import random
 import struct
 import time
+import tracemalloc
 import zipfile
+from datetime import datetime
 from pathlib import Path
 from uuid import UUID
 
@@ -17,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from handbill.contacts import encodings, marks, parse, sources, split, understand, values
-from handbill.contacts.dialects import Dialect, records, sniff
+from handbill.contacts.dialects import CELL_TOO_LONG, STRAY_RETURN, UNCLOSED, Dialect, records, sniff
 from handbill.contacts.model import Column, Plan, Reading
 from handbill.kit.errors import HandbillError
 
@@ -96,9 +98,66 @@ def test_delimiters(text: str, delimiter: str) -> None:
 def test_a_quote_without_end_costs_one_row() -> None:
     lines = ['a,b\n', '"open,1\n', *(f"x,{n}\n" for n in range(500)), ['y,"2', 'z"', ''][0] + "\n", 'z"\n']  # fmt: skip
     found = [cells for cells, _ in records(iter(lines), Dialect())]
-    assert found[1] is None
+    assert found[1] == UNCLOSED
     assert found[2:502] == [["x", str(n)] for n in range(500)]
     assert found[-1] == ["y", "2\nz"]
+
+
+def damages(text: str) -> list[tuple[int, str]]:
+    """The numbers and codes of the damaged records."""
+    table = enumerate(records(io.StringIO(text, newline="\n"), Dialect()), 1)
+    return [(number, cells) for number, (cells, _) in table if isinstance(cells, str)]
+
+
+def test_a_damaged_line_is_named_for_what_is_wrong_with_it() -> None:
+    row = "a,b\n"
+    assert damages(row * 3 + "x" * 2_000_000 + ",y\n" + row) == [(4, CELL_TOO_LONG)]
+    assert damages(row + "x,y\rz\n" + row) == [(2, STRAY_RETURN)]
+    assert damages(row * 5 + 'x,"open\n' + row * 1_000) == [(6, UNCLOSED)]
+    assert damages(row * 5 + 'x,"open\n' + row) == [(6, UNCLOSED)]
+    assert damages(row * 5 + 'x,"open\n' + "y" * 2_000_000 + "\n" + row) == [(6, UNCLOSED), (7, CELL_TOO_LONG)]
+    assert damages('"two\nlines",x\n' + row + 'x,"open\n' + row) == [(3, UNCLOSED)]
+    assert damages('"' + "long," * 400_000 + '"\n' + row)[0] == (1, CELL_TOO_LONG)
+
+
+@given(st.integers(0, 300), st.integers(0, 300), st.sampled_from(['x,"open\n', '"open\n', 'a,b,"c""d\n']))
+def test_a_quote_without_end_is_named_where_it_opens(before: int, after: int, bad: str) -> None:
+    assert damages("a,b\n" * before + bad + "c,d\n" * after) == [(before + 1, UNCLOSED)]
+
+
+@pytest.mark.parametrize("name", ["x.csv", "x.jsonl"])
+@pytest.mark.parametrize("quote", [b"", b'"'])
+def test_a_line_longer_than_any_row_costs_no_memory_and_no_neighbour(tmp_path: Path, name: str, quote: bytes) -> None:
+    path, size = tmp_path / name, 40 << 20
+    row = b'{"phone": "+5511987654321"}\n' if name == "x.jsonl" else b"+5511987654321,Ann\n"
+    with path.open("wb") as file:
+        file.write(b"" if name == "x.jsonl" else b"phone,name\n")
+        file.write(row * 3 + quote)
+        for _ in range(size >> 20):
+            file.write("é".encode() * (1 << 19))
+        file.write(quote + b"\n" + row * 3)
+    plan = understand.proposal(str(path), name, BOUNDS, "BR")
+    tracemalloc.start()
+    cut = split.prepare(str(path), str(tmp_path / "x.utf8"), plan.reading, BOUNDS)
+    found = []
+    for one in cut.ranges:
+        task = parse.Task(str(path), one.start, one.end, one.first, plan, 1, UUID(int=1), 1)
+        found += [cells for cells, original in parse.cells_of(task) if len(original) < 20_000]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < size * 0.75
+    assert [cells for cells in found if isinstance(cells, str)] == [CELL_TOO_LONG]
+    assert [index for index, cells in enumerate(found) if isinstance(cells, str)] == [3]
+    assert [cells[0] for cells in found if cells] == ["+5511987654321"] * 3 + ["C"] + ["+5511987654321"] * 3
+    assert cut.rows == len(found) == 7
+
+
+def test_a_file_of_one_endless_line_is_no_table(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text("name,phone," * 100_000)
+    with pytest.raises(HandbillError, match="first line") as refused:
+        sources.look(path, "x.csv", BOUNDS)
+    assert refused.value.code == "IMPORT_NOT_A_TABLE"
 
 
 cell = st.text(alphabet='ab"\n,;é 1', max_size=6)
@@ -125,7 +184,7 @@ def test_chunks_hold_what_the_file_holds(rows: list[list[str]], size: int, prope
         parts = []
         for one in ranges:
             task = parse.Task(str(path), one.start, one.end, one.first, plan, 1, UUID(int=1), 1)
-            found = [None if isinstance(cells, str) else cells for cells, _ in parse.cells_of(task)]
+            found = [cells for cells, _ in parse.cells_of(task)]
             assert (len(found), one.first) == (one.rows, len(parts) + 1)
             parts += found
         assert parts == whole
@@ -148,6 +207,27 @@ def test_a_workbook(tmp_path: Path) -> None:
     cut = split.prepare(str(path), str(tmp_path / "x.utf8"), plan.reading, BOUNDS)
     assert (tmp_path / cut.file).read_text() == "Name,Phone,Born\nJoão,447911123456,1990-02-03\n"
     assert cut.rows == 1
+
+
+def test_a_time_of_a_workbook_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "x.xlsx"
+    book = xlsxwriter.Workbook(str(path))
+    sheet, moment = book.add_worksheet(), book.add_format({"num_format": "yyyy-mm-dd hh:mm:ss"})
+    sheet.write_row(0, 0, ["Phone", "Bought", "Born"])
+    sheet.write(1, 0, 447911123456)
+    sheet.write_datetime(1, 1, datetime(2026, 11, 19, 17, 45, 30), moment)
+    sheet.write_datetime(1, 2, datetime(1990, 2, 3), moment)
+    book.close()
+    plan = understand.proposal(str(path), "x.xlsx", BOUNDS, "GB")
+    assert [(column.target, column.kind) for column in plan.columns[1:]] == [
+        ("attribute:Bought", "date"),
+        ("attribute:Born", "date"),
+    ]
+    (cells,) = understand.head_rows(str(path), BOUNDS, plan, 5)
+    assert isinstance(cells, list)
+    fields = parse.Reader(plan).read(cells)
+    assert fields is not None
+    assert fields.attributes == {"Bought": "2026-11-19T17:45:30", "Born": "1990-02-03"}
 
 
 def bombs(tmp_path: Path) -> dict[str, Path]:
@@ -240,6 +320,20 @@ CELLS = [
     (values.day("03.02.90", "dmy"), "1990-02-03"),
     (values.day("32907", "dmy"), "1990-02-03"),
     (values.day("31.02.1999", "dmy"), None),
+    (values.day("1990-02-03 10:30:00", "dmy"), "1990-02-03T10:30:00"),
+    (values.day("1990-02-03T10:30:00.250+02:00", "dmy"), "1990-02-03T10:30:00.250+02:00"),
+    (values.day("1990-02-03 00:00:00", "dmy"), "1990-02-03"),
+    (values.day("3.2.1990 9:05", "dmy"), "1990-02-03T09:05:00"),
+    (values.day("2/3/1990 12:05 AM", "mdy"), "1990-02-03T00:05:00"),
+    (values.day("2/3/1990 10:30:15 pm", "mdy"), "1990-02-03T22:30:15"),
+    (values.day("1990-02-03 in the morning", "dmy"), "1990-02-03"),
+    (values.day("1990-02-03 10:30 Z", "dmy"), "1990-02-03T10:30:00+00:00"),
+    (values.day("1990-02-03 :", "dmy"), "1990-02-03"),
+    (values.day("1990-02-03 25:00", "dmy"), "1990-02-03"),
+    (values.day("1990-02-03 10", "dmy"), "1990-02-03"),
+    (values.day("32907.4375", "dmy"), "1990-02-03T10:30:00"),
+    (values.day("32907.0", "dmy"), "1990-02-03"),
+    (values.day("32907.999999", "dmy"), "1990-02-04"),
     (values.number("1.234,50 €"), 1234.5),
     (values.number("1,234.5"), 1234.5),
     (values.number("(12)"), -12),

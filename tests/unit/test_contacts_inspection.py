@@ -76,7 +76,7 @@ async def test_a_file_is_never_read_in_this_process(heads: HeadPool, write: Writ
     head, fields = await reader.read_head(ONE, file, plan, 5)
     assert head == [["Ana", "+5511987654321"]]
     assert [one and one.phone for one in fields] == ["+5511987654321"]
-    changed = await reader.change_header(ONE, file, plan, False)
+    changed = await reader.change_header(ONE, file, plan, False, 0)
     assert [column.name for column in changed.columns] == ["column 1", "column 2"]
     with pytest.raises(FileNotFoundError):
         await reader.read_head(ONE, file.with_name("gone.csv"), plan, 5)

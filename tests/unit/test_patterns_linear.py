@@ -35,27 +35,26 @@ TABLE: dict[str, tuple[int, tuple[Family, ...]]] = {
     "contacts.emails._WRAPPED": (CELL, (Family("a", "mailto:", "<"), Family("<>"), Family("a", "<mailto:", "<"))),
     "contacts.mapping '[\\\\d\\\\s.,+/()-]+'": (CELL, ()),
     "contacts.mapping '[\\\\x00-\\\\x1f]'": (HEADER_CHARS, ()),
-    "contacts.mapping '[^a-z0-9]'": (HEADER_CHARS, ()),
     "contacts.parse._SPECIAL": (CELL, ()),
+    "contacts.phone_plans._PLAIN": (CELL, ()),
     "contacts.phones '(?:044|045|01|1)(\\\\d{10})'": (CELL, ()),
     "contacts.phones '0?(\\\\d{10})'": (CELL, ()),
+    "contacts.phones '0?(1\\\\d{9})'": (CELL, ()),
+    "contacts.phones._BREAK": (CELL, (Family("or "), Family(" or"), Family("/"))),
+    "contacts.phones._DATE": (CELL, ()),
     "contacts.phones._DECIMAL": (CELL, ()),
     "contacts.phones._EXTENSION": (
         CELL,
         (Family("# "), Family("ext ", after="z"), Family("en", "ext", "z"), Family(" ", "ext", "z"), Family("x1")),
     ),
     "contacts.phones._LEAD": (CELL, (Family(" ", "tel"), Family(" ", "tel:"), Family("tel "))),
-    "contacts.phones._MANY": (
-        CELL,
-        (Family("1 "), Family("1"), Family("-", "1"), Family("1-("), Family("123456 or "), Family("123456,")),
-    ),
-    "contacts.phones._PLAIN": (CELL, ()),
     "contacts.phones._SCIENTIFIC": (CELL, (Family("1", "1."), Family("1", "1.", "e1234"))),
     "contacts.phones._SPACES": (CELL, ()),
     "contacts.uploads._OURS": (255, ()),
     "contacts.uploads '[\\\\x00-\\\\x1f\\\\x7f\\\\ud800-\\\\udfff]'": (HEADER, ()),
     'contacts.values "[\\\\s\\\\u00a0\\\\u202f\'_]|[€$£¥]|R\\\\$"': (CELL, ()),
     "contacts.values._COMPACT": (CELL, ()),
+    "contacts.values._HALF_DAY": (SHORT, ()),
     "contacts.values._ISO": (CELL, (Family("x", "2026-01-01 ", "\n"),)),
     "contacts.values._NUMBER": (CELL, (Family("1", "1."),)),
     "contacts.values._ODD": (CELL, ()),
@@ -133,9 +132,9 @@ TABLE: dict[str, tuple[int, tuple[Family, ...]]] = {
 }
 METADATA = "phonenumbers' own metadata, matched against at most 17 digits"
 COMPILED = {
-    Unread("handbill.contacts.phones", "__init__"): METADATA,
-    Unread("handbill.contacts.phones", "_matcher"): METADATA,
-    Unread("handbill.contacts.phones", "_validity"): METADATA,
+    Unread("handbill.contacts.phone_plans", "__init__"): METADATA,
+    Unread("handbill.contacts.phone_plans", "_matcher"): METADATA,
+    Unread("handbill.contacts.phone_plans", "_validity"): METADATA,
 }
 """Where a pattern may be compiled that is not written there, and whose it is."""
 RE2 = {"handbill.banners.targeting.patterns"}

@@ -23,6 +23,7 @@ T = TypeVar("T")
 ACTOR = "cli"
 ENDS = ("done", "failed", "cancelled", "undone")
 LOOK_S = 0.5
+_SOURCE_CHARS = 200
 
 contacts = typer.Typer(no_args_is_help=True, help="Import contacts, read an import's report, undo it.")
 TenantOption = Annotated[str, typer.Option("--tenant", help="The tenant's slug or number.")]
@@ -53,6 +54,16 @@ def import_file(
     column: Annotated[
         list[str] | None, typer.Option("--map", help="NUMBER=TARGET, columns counted from 0; may be repeated.")
     ] = None,
+    consent: Annotated[
+        list[str] | None,
+        typer.Option(help="A channel (whatsapp, sms, email) on which they agreed to be written to; may be repeated."),
+    ] = None,
+    source: Annotated[str, typer.Option(help="Where they agreed, with --consent; by default the file's name.")] = "",
+    proof: Annotated[str, typer.Option(help="What proves it, with --consent.")] = "",
+    skip_rows: Annotated[
+        int | None, typer.Option(help="Rows above the header to leave out; by default what is seen.")
+    ] = None,
+    member: Annotated[str | None, typer.Option(help="Which file of a .zip is meant, if it holds several.")] = None,
     preview: Annotated[bool, typer.Option("--preview", help="Only show what would happen.")] = False,
     wait: WaitFlag = True,
     as_json: JsonFlag = False,
@@ -64,12 +75,16 @@ def import_file(
     wanted: dict[str, Any] = {"policy": policy, "tags": tag or [], "columns": _columns(column or [])}
     if key:
         wanted["key"] = key
+    if granted := _consent(file, consent or [], source, proof):
+        wanted["consent"] = granted
+    if skip_rows is not None:
+        wanted["skip_rows"] = skip_rows
     patch = valid(PlanPatch, **wanted)
 
     async def work(house: House, number: int) -> Any:
         imports = house.contacts.imports
         made = await imports.upload(
-            number, file_chunks(file), actor=ACTOR, name=file.name, region=region.upper() or None
+            number, file_chunks(file), actor=ACTOR, name=file.name, region=region.upper() or None, member=member
         )
         made = await imports.change(number, made.import_id, patch, actor=ACTOR)
         if preview:
@@ -168,6 +183,17 @@ def _columns(words: list[str]) -> list[dict[str, Any]]:
             )
         found.append({"index": int(index), "target": target or None})
     return found
+
+
+def _consent(file: Path, channels: list[str], source: str, proof: str) -> dict[str, Any] | None:
+    if not channels:
+        if source or proof:
+            raise Invalid(
+                "A source or a proof belongs to a consent; nothing was imported.",
+                faults=[Fault("--consent", "name a channel: whatsapp, sms or email")],
+            )
+        return None
+    return {"channels": channels, "source": source or f"file {file.name}"[:_SOURCE_CHARS], "proof": proof or None}
 
 
 def _id(word: str) -> UUID:

@@ -10,7 +10,7 @@ from uuid import UUID
 from msgspec import UNSET, structs
 
 from handbill.contacts import emails, phones, store
-from handbill.contacts.imports import after_id
+from handbill.contacts.imports import DefaultRegion, after_id
 from handbill.contacts.model import (
     Audience,
     Channel,
@@ -25,6 +25,8 @@ from handbill.contacts.model import (
     Suppression,
     Why,
 )
+from handbill.contacts.planning import check_region
+from handbill.contacts.reasons import REASONS
 from handbill.infra.postgres import Database, Tx
 from handbill.kit import etags, pages
 from handbill.kit.clock import Clock
@@ -45,8 +47,17 @@ class People(Protocol):
 
 
 class Book:
-    def __init__(self, database: Database, audit: Audit, clock: Clock, ids: Ids, people: People | None = None) -> None:
+    def __init__(
+        self,
+        database: Database,
+        audit: Audit,
+        clock: Clock,
+        ids: Ids,
+        default_region: DefaultRegion,
+        people: People | None = None,
+    ) -> None:
         self._database = database
+        self._default_region = default_region
         self._audit = audit
         self._clock = clock
         self._ids = ids
@@ -55,7 +66,7 @@ class Book:
     # --- contacts
 
     async def create(self, tenant_id: int, new: NewContact, *, actor: str) -> Contact:
-        phone = _phone(new.phone, new.region)
+        phone = _phone(new.phone, await self._region_of(tenant_id, new.phone, new.region))
         email = _email(new.email)
         if phone is None and email is None and new.external_id is None:
             raise Invalid(
@@ -92,10 +103,12 @@ class Book:
     async def change(
         self, tenant_id: int, contact_id: UUID, patch: ContactPatch, *, actor: str, if_version: int | None = None
     ) -> Contact:
+        phone = None if patch.phone is UNSET else patch.phone
+        region = await self._region_of(tenant_id, phone, patch.region)
         async with self._database.tenant(tenant_id) as tx:
             before = _there(await store.read_contact(tx, tenant_id, contact_id, lock=True))
             etags.check(if_version, before.version)
-            wanted = _changed(before, patch)
+            wanted = _changed(before, structs.replace(patch, region=region))
             if wanted.external_id != before.external_id:
                 await self._check_external(tx, tenant_id, wanted)
             after = await store.update_contact(tx, tenant_id, wanted, self._clock.now())
@@ -112,6 +125,12 @@ class Book:
         """Every tag and how many contacts have it."""
         async with self._database.tenant(tenant_id) as tx:
             return await store.tag_counts(tx, tenant_id)
+
+    async def _region_of(self, tenant_id: int, phone: str | None, given: str | None) -> str | None:
+        """The region that the request gives, else the tenant's own; not looked for where nothing depends on it."""
+        if given is not None or phone is None or phone.startswith("+"):
+            return given
+        return await self._default_region(tenant_id)
 
     async def _check_external(self, tx: Tx, tenant_id: int, contact: Contact) -> None:
         given = contact.external_id
@@ -170,7 +189,8 @@ class Book:
     async def suppress_sent(self, tenant_id: int, new: NewSuppression, *, actor: str) -> Suppression:
         if faults := moment_faults("until", new.until):
             raise Invalid("Nothing was changed: the time cannot be kept.", faults=faults)
-        address = address_of(new.channel, new.address, new.region)
+        region = await self._region_of(tenant_id, new.address, new.region)
+        address = address_of(new.channel, new.address, region)
         return await self.suppress(tenant_id, new.channel, address, new.reason, new.until, note=new.note, actor=actor)
 
     async def opt_out(
@@ -222,7 +242,7 @@ class Book:
         return len(found)
 
     async def lift(self, tenant_id: int, channel: Channel, address: str, *, actor: str) -> None:
-        wanted = address_of(channel, address, None)
+        wanted = address_of(channel, address, await self._region_of(tenant_id, address, None))
         async with self._database.tenant(tenant_id) as tx:
             if await store.lift_suppression(tx, tenant_id, channel, wanted) is None:
                 raise NotFound("This address is not suppressed.", code="SUPPRESSION_NOT_FOUND")
@@ -277,10 +297,17 @@ def address_of(channel: Channel, address: str, region: str | None) -> str:
 def _phone(text: str | None, region: str | None, field: str = "phone") -> str | None:
     if text is None:
         return None
-    found, why = phones.normalise(text, region if region and phones.is_region(region) else None)
+    check_region(region)
+    found, why = phones.normalise(text, region)
     if found is None:
-        raise Invalid("The phone number cannot be used; nothing was changed.", faults=[Fault(field, why)])
+        reason = _why(why, phones.suggest(text, region))
+        raise Invalid("The phone number cannot be used; nothing was changed.", faults=[Fault(field, reason)])
     return found
+
+
+def _why(code: str, suggestion: str | None = None) -> str:
+    meaning, fix = REASONS[code]
+    return f"{code}: {meaning} {f'Is it {suggestion}?' if suggestion else fix}"
 
 
 def _email(text: str | None) -> str | None:
@@ -288,7 +315,7 @@ def _email(text: str | None) -> str | None:
         return None
     found, why = emails.normalise(text)
     if found is None:
-        raise Invalid("The e-mail address cannot be used; nothing was changed.", faults=[Fault("email", why)])
+        raise Invalid("The e-mail address cannot be used; nothing was changed.", faults=[Fault("email", _why(why))])
     return found
 
 

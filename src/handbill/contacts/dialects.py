@@ -19,15 +19,37 @@ from handbill.kit.bounds import SNIFF_RUN_CHARS
 
 RUNAWAY_LINES = 200
 RUNAWAY_BYTES = 131_072
+CELL_BYTES = 1 << 20
+LINE_BYTES = 8 << 20
+"""A longer line is no row; it costs neither memory nor its neighbours."""
+LINE_SHOWN = 10_000
+UNCLOSED = "UNCLOSED_QUOTE"
+CELL_TOO_LONG = "CELL_TOO_LONG"
+STRAY_RETURN = "STRAY_RETURN"
 DELIMITERS = (",", ";", "\t", "|")
+NO_DELIMITERS = '\n\r@+. "'
+SEP_LINE_CHARS = 12
+TITLE_ROWS = 20
+"""Rows above a header in which titles are expected."""
 
 _RUN = re.compile(r"[\w.@:/+-]+")
-csv.field_size_limit(1 << 20)
+csv.field_size_limit(CELL_BYTES)
 
 
 class Dialect(msgspec.Struct, frozen=True):
     delimiter: str = ","
     quote: str = '"'
+
+
+class LongLine(str):
+    """The beginning of a line of more than LINE_BYTES, and how many bytes the whole line has."""
+
+    size: int
+
+    def __new__(cls, beginning: bytes, size: int) -> LongLine:
+        line = super().__new__(cls, beginning[:LINE_SHOWN].decode("utf-8", "replace"))
+        line.size = size
+        return line
 
 
 class _Runaway(Exception):
@@ -57,6 +79,8 @@ class _Lines:
                     raise _Runaway from None
                 raise
         self.taken.append(line)
+        if isinstance(line, LongLine):
+            raise _Runaway
         self.size += len(line)
         if len(self.taken) > 1 and (len(self.taken) > RUNAWAY_LINES or self.size > RUNAWAY_BYTES):
             raise _Runaway
@@ -74,8 +98,11 @@ class _Lines:
         return first
 
 
-def records(lines: Iterator[str], dialect: Dialect) -> Iterator[tuple[list[str] | None, list[str]]]:
-    """Each record's cells with the lines it came from; None for the cells of a damaged one. [] is an empty line."""
+def records(lines: Iterator[str], dialect: Dialect) -> Iterator[tuple[list[str] | str, list[str]]]:
+    """Each record's cells, or the code of what is wrong with it, and the lines it came from. [] is an empty line.
+
+    A damaged record is one line: where its quote was opened, or where the cell that is too long begins.
+    """
     feed = _Lines(lines)
     while True:
         reader = csv.reader(feed, delimiter=dialect.delimiter, quotechar=dialect.quote)
@@ -86,9 +113,25 @@ def records(lines: Iterator[str], dialect: Dialect) -> Iterator[tuple[list[str] 
                 yield cells, feed.taken
         except StopIteration:
             return
-        except (_Runaway, csv.Error):
-            first = feed.give_back()
-            yield None, [first]
+        except (_Runaway, csv.Error) as error:
+            code = _damage(error, feed.taken)
+            yield code, [feed.give_back()]
+
+
+def _damage(error: Exception, taken: list[str]) -> str:
+    if isinstance(taken[0], LongLine):
+        return CELL_TOO_LONG
+    if isinstance(error, _Runaway) or len(taken) > 1:  # the quote was opened before the line at which reading ended
+        return UNCLOSED
+    return CELL_TOO_LONG if len(taken[0]) > CELL_BYTES else STRAY_RETURN
+
+
+def declared(sample: str) -> str | None:
+    """The delimiter that a first line `sep=;` gives, as Excel writes and reads it."""
+    line = sample[:SEP_LINE_CHARS].partition("\n")[0].strip("\r").strip('"')
+    if len(line) != 5 or line[:4].lower() != "sep=":
+        return None
+    return None if line[4].isalnum() or line[4] in NO_DELIMITERS else line[4]
 
 
 def sniff(sample: str) -> Dialect:
@@ -97,12 +140,9 @@ def sniff(sample: str) -> Dialect:
     clevercsv's own patterns take the cube of a long cell, so it is not asked about a head with such a cell.
     """
     lines = list(io.StringIO(sample))[:200]
-    best, score = Dialect(), 0.0
-    for delimiter in DELIMITERS:
-        found = _score(lines, Dialect(delimiter))
-        if found > score:
-            best, score = Dialect(delimiter), found
-    if score >= 0.8 or not lines:
+    scores = {delimiter: score for delimiter in DELIMITERS if (score := _score(lines, Dialect(delimiter)))}
+    best = Dialect(max(scores, key=lambda delimiter: scores[delimiter], default=","))
+    if scores.get(best.delimiter, 0) >= 0.8 or len(scores) == 1 or not lines:  # titles spoil the score of a short table
         return best
     head = sample[:8_000]
     if any(len(run) > SNIFF_RUN_CHARS for run in _RUN.findall(head)):
@@ -112,14 +152,14 @@ def sniff(sample: str) -> Dialect:
     except clevercsv.Error:
         return best
     delimiter = (seen.delimiter if seen is not None else "") or ""
-    if seen is None or len(delimiter) != 1 or delimiter.isalnum() or delimiter in "\n\r@+. ":
+    if seen is None or len(delimiter) != 1 or delimiter.isalnum() or delimiter in NO_DELIMITERS:
         return best
     return Dialect(delimiter, seen.quotechar or '"')
 
 
 def _score(lines: Sequence[str], dialect: Dialect) -> float:
     """How much of the head has the commonest width, if that is more than one cell."""
-    widths = [len(cells) for cells, _ in records(iter(lines), dialect) if cells]
+    widths = [len(cells) for cells, _ in records(iter(lines), dialect) if cells and isinstance(cells, list)]
     if not widths:
         return 0.0
     common = max(set(widths), key=lambda width: (widths.count(width), width))

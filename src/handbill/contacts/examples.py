@@ -39,6 +39,8 @@ PLAN: dict[str, Any] = {
         "header": True,
         "sheet": None,
         "packed": False,
+        "skip_rows": 0,
+        "member": None,
     },
     "columns": [
         {"name": "Nome", "target": "name", "kind": "text", "date_order": "dmy"},
@@ -95,6 +97,7 @@ PREVIEW: dict[str, Any] = {
             "reason": None,
             "field": None,
             "notes": ["REPAIRED_PLUS"],
+            "suggestion": None,
         }
     ],
 }

@@ -31,7 +31,14 @@ FileName = Annotated[
     str | None, QueryParameter(max_length=200, description="The file's name, if the body is the file.")
 ]
 RegionQuery = Annotated[
-    str | None, QueryParameter(pattern="^[A-Z]{2}$", description="Where national numbers are dialled, e.g. BR.")
+    str | None,
+    QueryParameter(
+        pattern="^[A-Z]{2}$",
+        description="Where national numbers are dialled, e.g. BR; without it, the tenant's `default_region`.",
+    ),
+]
+Member = Annotated[
+    str | None, QueryParameter(max_length=200, description="Which file of a .zip is meant, if it holds several.")
 ]
 PreviewSize = Annotated[int, QueryParameter(ge=1, le=50, description="Rows of the head to look at.")]
 
@@ -58,8 +65,9 @@ class ImportRoutes(Controller):
         name: FileName = None,
         region: RegionQuery = None,
         fixes: FromQuery[UUID | None] = None,
+        member: Member = None,
     ) -> Import:
-        """Upload a file: a form's part `file`, or the body itself. CSV, TSV, XLSX or JSON lines, plain or gzip.
+        """Upload a file: a form's part `file`, or the body itself. CSV, TSV, XLSX or JSON lines, plain, gzip or zip.
 
         The answer proposes how it is read and where each column goes. With `fixes`, the corrected rows of another
         import's report, its plan is used.
@@ -74,6 +82,7 @@ class ImportRoutes(Controller):
             length=int(length) if length.isascii() and length.isdigit() and len(length) < 19 else None,
             region=region,
             fixes=fixes,
+            member=member,
         )
 
     @get("/{import_id:uuid}", operation_id="getImport", opt={"scope": "contacts:read", "example": examples.IMPORT_VIEW})
@@ -86,7 +95,7 @@ class ImportRoutes(Controller):
     async def plan(
         self, contacts: Contacts, principal: Who, import_id: Id, data: JSONBody[PlanPatch], if_match: IfMatch = None
     ) -> Import:
-        """Change the plan of an import that is ready: columns, key, policy, region, tags, consent, header."""
+        """Change the plan of an import that is ready: columns, key, policy, region, tags, consent, header rows."""
         return await contacts.imports.change(
             principal.tenant_id, import_id, data, actor=principal.actor, if_version=wanted_version(if_match)
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -37,6 +37,8 @@ from handbill.kit.ids import Ids
 from handbill.kit.pages import Page
 from handbill.tenants.service import Audit
 
+DefaultRegion = Callable[[int], Awaitable[str | None]]
+"""Where a tenant's phone numbers in national form are dialled, if it has said so."""
 PREVIEW_ROWS = 50
 REPORT_ROWS = 2_000
 
@@ -53,6 +55,7 @@ class Imports:
         *,
         inspector: FileInspector,
         admission: UploadAdmission,
+        default_region: DefaultRegion,
     ) -> None:
         self._database = database
         self._audit = audit
@@ -62,6 +65,7 @@ class Imports:
         self._ids = ids
         self._inspector = inspector
         self._admission = admission
+        self._default_region = default_region
 
     # --- upload and plan
 
@@ -76,26 +80,30 @@ class Imports:
         length: int | None = None,
         region: str | None = None,
         fixes: UUID | None = None,
+        member: str | None = None,
     ) -> Import:
         """The file is on disk, and looked at: the answer holds the proposal. Nothing is imported before `start`."""
         try:
             planning.check_region(region)
             async with self._admission.admit(tenant_id, length) as room:
                 like = await self._stored(tenant_id, fixes) if fixes is not None else None
+                region = region or await self._default_region(tenant_id)
                 incoming = Incoming(chunks, room.reserve, content_type, name, length)
                 import_id = self._ids.new()
                 received = await self._uploads.receive(import_id, incoming)
-                plan = await self._propose(tenant_id, received, region, like)
+                plan = await self._propose(tenant_id, received, region, like, member)
                 return await self._insert(tenant_id, import_id, received, plan, actor=actor, fixes=fixes)
         except HandbillError:
             await drained(chunks)
             raise
 
-    async def _propose(self, tenant_id: int, received: Received, region: str | None, like: Stored | None) -> Plan:
+    async def _propose(
+        self, tenant_id: int, received: Received, region: str | None, like: Stored | None, member: str | None
+    ) -> Plan:
         plan = like.info.plan if like is not None else None
         path = self._uploads.path(received.file)
         try:
-            return await self._inspector.propose(tenant_id, path, received.name, region, plan)
+            return await self._inspector.propose(tenant_id, path, received.name, region, plan, member)
         except BaseException:  # also when the client has left
             await self._uploads.discard(received.file)
             raise
@@ -124,10 +132,12 @@ class Imports:
         """Edits the plan while the import is ready."""
         before = await self._stored(tenant_id, import_id)
         plan = before.info.plan
-        if patch.header is not UNSET and patch.header != plan.reading.header:
+        header = plan.reading.header if patch.header is UNSET else patch.header
+        skip_rows = plan.reading.skip_rows if patch.skip_rows is UNSET else patch.skip_rows
+        if (header, skip_rows) != (plan.reading.header, plan.reading.skip_rows):
             path = self._uploads.path(before.file)
             try:
-                plan = await self._inspector.change_header(tenant_id, path, plan, patch.header)
+                plan = await self._inspector.change_header(tenant_id, path, plan, header, skip_rows)
             except FileNotFoundError:
                 raise _gone() from None
         plan = planning.patched(plan, patch)
@@ -154,7 +164,7 @@ class Imports:
         keys = [str(getattr(fields, plan.key)) for fields in read if fields is not None and fields.reject is None]
         async with self._database.tenant(tenant_id) as tx:
             known = await store.known_keys(tx, tenant_id, plan.key, keys)
-        first = 2 if plan.reading.header and plan.reading.format != "jsonl" else 1
+        first = 1 if plan.reading.format == "jsonl" else 1 + plan.reading.skip_rows + plan.reading.header
         return Preview(plan, list(planning.previewed(plan, head, read, known, first)))
 
     # --- start, pause, resume, cancel, undo

@@ -58,17 +58,31 @@ class FileInspector:
         self._tenants: dict[int, asyncio.Semaphore] = {}
         self._requests: Counter[int] = Counter()
 
-    async def propose(self, tenant_id: int, path: Path, name: str, region: str | None, like: Plan | None) -> Plan:
-        """How the file is read and where its columns go; `like` is the plan whose rejected rows these are."""
+    async def propose(
+        self,
+        tenant_id: int,
+        path: Path,
+        name: str,
+        region: str | None,
+        like: Plan | None = None,
+        member: str | None = None,
+    ) -> Plan:
+        """How the file is read and where its columns go; `like` is the plan whose rejected rows these are.
+
+        `member`: which file of a `.zip` is meant.
+        """
+        arguments = (str(path), name, self._bounds, region, like, member)
         try:
-            plan: Plan = await self._run(tenant_id, understand.proposal, str(path), name, self._bounds, region, like)
+            plan: Plan = await self._run(tenant_id, understand.proposal, *arguments)
         except UnicodeDecodeError as error:
             raise Invalid("The file's encoding cannot be made out.", code="IMPORT_NOT_A_TABLE") from error
         return plan
 
-    async def change_header(self, tenant_id: int, path: Path, plan: Plan, header: bool) -> Plan:
-        """The plan for a file whose first row is (not) a header. Raises FileNotFoundError."""
-        changed: Plan = await self._run(tenant_id, understand.reheaded, str(path), self._bounds, plan, header)
+    async def change_header(self, tenant_id: int, path: Path, plan: Plan, header: bool, skip_rows: int) -> Plan:
+        """The plan for a file whose header is elsewhere, or nowhere. Raises FileNotFoundError."""
+        changed: Plan = await self._run(
+            tenant_id, understand.reheaded, str(path), self._bounds, plan, header, skip_rows
+        )
         return changed
 
     async def read_head(

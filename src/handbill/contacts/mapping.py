@@ -3,136 +3,17 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Sequence
 
 from handbill.contacts import emails, phones, values
+from handbill.contacts.dialects import TITLE_ROWS
+from handbill.contacts.header_words import FIRST_NAMES_ALONE, LAST_NAMES_ALONE, TARGETS, fold
 from handbill.contacts.model import Column, KeyKind
-from handbill.kit.bounds import HEADER_CHARS
 from handbill.kit.errors import Fault, Invalid
 
 ATTRIBUTE = "attribute:"
 BASE = frozenset({"phone", "email", "external_id", "name", "first_name", "last_name", "locale", "tags", "consent"})
 _FALLBACK = 60
-
-NAMES: dict[str, frozenset[str]] = {
-    "phone": frozenset(
-        [
-            "phone",
-            "phonenumber",
-            "telephone",
-            "tel",
-            "mobile",
-            "mobilephone",
-            "mobilenumber",
-            "cell",
-            "cellphone",
-            "cellular",
-            "celular",
-            "fone",
-            "telefone",
-            "telefono",
-            "movil",
-            "handy",
-            "telefon",
-            "mobil",
-            "mobilnummer",
-            "telefonnummer",
-            "whatsapp",
-            "whatsappnumber",
-            "whatsappphone",
-            "wa",
-            "msisdn",
-            "numero",
-            "contactnumber",
-            "contactphone",
-            "portable",
-            "rufnummer",
-            "nomor",
-            "nohp",
-            "sdt",
-            "phoneno",
-            "mobileno",
-            "telno",
-        ]
-    ),
-    "email": frozenset(
-        [
-            "email",
-            "emailaddress",
-            "mail",
-            "mailaddress",
-            "correo",
-            "correoelectronico",
-            "courriel",
-            "epost",
-            "emailid",
-            "workemail",
-        ]
-    ),
-    "external_id": frozenset(
-        [
-            "id",
-            "externalid",
-            "customerid",
-            "userid",
-            "clientid",
-            "customerno",
-            "customernumber",
-            "kundennummer",
-            "idcliente",
-            "clienteid",
-            "codigocliente",
-            "codigo",
-            "memberid",
-            "contactid",
-            "crmid",
-            "uid",
-            "distinctid",
-        ]
-    ),
-    "name": frozenset(
-        [
-            "name",
-            "fullname",
-            "contactname",
-            "customername",
-            "nome",
-            "nomecompleto",
-            "nombre",
-            "nombrecompleto",
-            "cliente",
-        ]
-    ),
-    "first_name": frozenset(
-        ["firstname", "givenname", "forename", "vorname", "primeironome", "prenom", "primernombre"]
-    ),
-    "last_name": frozenset(
-        ["lastname", "surname", "familyname", "nachname", "sobrenome", "apellido", "apellidos", "nomdefamille"]
-    ),
-    "locale": frozenset(["locale", "language", "lang", "idioma", "sprache", "langue"]),
-    "tags": frozenset(["tags", "tag", "labels", "label", "etiquetas", "etiqueta", "groups", "lists"]),
-    "consent": frozenset(
-        [
-            "consent",
-            "optin",
-            "optedin",
-            "marketingconsent",
-            "acceptsmarketing",
-            "consentimento",
-            "consentimiento",
-            "subscribed",
-            "newsletter",
-            "einwilligung",
-        ]
-    ),
-}
-
-
-def plain(name: str) -> str:
-    """`E-Mail Address ` and `e_mail address` are one name. What is beyond HEADER_CHARS is not looked at."""
-    bare = "".join(c for c in unicodedata.normalize("NFKD", name[:HEADER_CHARS]) if not unicodedata.combining(c))
-    return re.sub(r"[^a-z0-9]", "", bare.lower())
 
 
 def is_header(first: Sequence[str], rest: Sequence[Sequence[str]]) -> bool:
@@ -143,10 +24,31 @@ def is_header(first: Sequence[str], rest: Sequence[Sequence[str]]) -> bool:
         return False
     if any("@" in cell or _is_phone(cell, None) or re.fullmatch(r"[\d\s.,+/()-]+", cell) for cell in filled):
         return False
-    known = {name for names in NAMES.values() for name in names}
-    if any(plain(cell) in known for cell in filled):
+    if _names_a_column(filled):
         return True
     return len(set(filled)) == len(filled) and all(len(cell) <= _FALLBACK for cell in filled) and bool(rest)
+
+
+def title_rows(rows: Sequence[Sequence[str]]) -> int:
+    """How many rows stand above a header, empty ones included: titles, and a line `sep=;`.
+
+    A header is looked for by the names of its columns; what is above has at most half as many cells, and no address.
+    """
+    for index, row in enumerate(rows[: TITLE_ROWS + 1]):
+        if _names_a_column(row) and is_header(row, rows[index + 1 :]):
+            most = max(1, _filled(row) // 2)
+            return index if all(_filled(title) <= most for title in rows[:index]) else 0
+        if any("@" in cell or _is_phone(cell, None) for cell in row):
+            return 0
+    return 0
+
+
+def _filled(row: Sequence[str]) -> int:
+    return sum(bool(cell.strip()) for cell in row)
+
+
+def _names_a_column(row: Sequence[str]) -> bool:
+    return any(fold(cell) in TARGETS for cell in row)
 
 
 def propose(names: Sequence[str], rows: Sequence[Sequence[str]], region: str | None) -> list[Column]:
@@ -154,12 +56,11 @@ def propose(names: Sequence[str], rows: Sequence[Sequence[str]], region: str | N
     taken: set[str] = set()
     chosen: list[Column | None] = [None] * len(names)
     for index, name in enumerate(names):  # names first: a column called phone is one, whatever it holds
-        word = plain(name)
-        for target, words in NAMES.items():
-            if word in words and target not in taken:
-                taken.add(target)
-                chosen[index] = Column(name, target)
-                break
+        target = TARGETS.get(fold(name))
+        if target is not None and target not in taken:
+            taken.add(target)
+            chosen[index] = Column(name, target)
+    _part_names(chosen, taken)
     for index, name in enumerate(names):
         if chosen[index] is None:
             cells = [row[index] for row in rows if index < len(row) and not values.blank(row[index])]
@@ -167,8 +68,28 @@ def propose(names: Sequence[str], rows: Sequence[Sequence[str]], region: str | N
     return [column for column in chosen if column is not None]
 
 
+def _part_names(chosen: list[Column | None], taken: set[str]) -> None:
+    """`Nombre, Apellidos` and `Vorname, Name` are the two parts of a name, `Name` alone is a whole one."""
+    at = next((index for index, column in enumerate(chosen) if column is not None and column.target == "name"), None)
+    parts = taken & {"first_name", "last_name"}
+    if at is None or len(parts) != 1 or (column := chosen[at]) is None:
+        return
+    word = fold(column.name)
+    if parts == {"last_name"} and word in FIRST_NAMES_ALONE:
+        target = "first_name"
+    elif parts == {"first_name"} and word in LAST_NAMES_ALONE:
+        target = "last_name"
+    else:
+        return
+    chosen[at] = Column(column.name, target)
+    taken -= {"name"}
+    taken |= {target}
+
+
 def _by_content(name: str, index: int, cells: list[str], region: str | None, taken: set[str]) -> Column:
-    for target, test in (("email", _is_email), ("phone", lambda cell: _is_phone(cell, region))):
+    order = values.order_of(cells, region)
+    tests = (("email", _is_email), ("phone", lambda cell: _is_phone(cell, region)))
+    for target, test in tests if order is None else ():
         if target not in taken and cells and sum(test(cell) for cell in cells) >= 0.7 * len(cells):
             taken.add(target)
             return Column(name, target)
@@ -176,7 +97,7 @@ def _by_content(name: str, index: int, cells: list[str], region: str | None, tak
     while f"{ATTRIBUTE}{label}" in taken:
         label = f"{label[: _FALLBACK - 4]} {index + 1}"
     taken.add(f"{ATTRIBUTE}{label}")
-    if order := values.order_of(cells, region):
+    if order is not None:
         return Column(name, f"{ATTRIBUTE}{label}", "date", order)
     return Column(name, f"{ATTRIBUTE}{label}")
 

@@ -25,6 +25,7 @@ OPEN: tuple[Status, ...] = ("queued", "splitting", "parsing", "parsed", "merging
 """Imports under way."""
 RUNNING: tuple[Status, ...] = ("splitting", "parsing", "parsed", "merging")
 
+SKIP_ROWS_MAX = 100
 _PLAIN = r"^[^\x00-\x08\x0b\x0c\x0e-\x1f]*$"
 Text = Annotated[str, Meta(max_length=500, pattern=_PLAIN)]
 Long = Annotated[str, Meta(max_length=2_000, pattern=_PLAIN)]
@@ -63,7 +64,7 @@ class Contact(msgspec.Struct, frozen=True):
 
 
 class NewContact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """At least one of phone, email and external_id. A phone in national form needs its `region`."""
+    """At least one of phone, email and external_id. A national phone needs a `region`, or the tenant a default."""
 
     phone: Text | None = None
     email: Text | None = None
@@ -181,7 +182,7 @@ class Column(msgspec.Struct, frozen=True):
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """How the file is read: found by looking at its head, and never edited by hand except for the header."""
+    """How the file is read: found by looking at its head. Only `header` and `skip_rows` are edited by hand."""
 
     format: Format
     """The format of the file; TSV counts as csv."""
@@ -196,6 +197,10 @@ class Reading(msgspec.Struct, frozen=True):
     """The sheet of a workbook that is read; null for other formats."""
     packed: bool = False
     """Whether the file is compressed with gzip."""
+    skip_rows: int = 0
+    """Rows above the header, or above the first row of data: titles, and a line `sep=;`."""
+    member: str | None = None
+    """The file of a `.zip` that is read."""
 
 
 class ConsentPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -236,6 +241,7 @@ class PlanPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     columns: Annotated[list[ColumnEdit], Meta(max_length=1000)] | UnsetType = UNSET
     header: bool | UnsetType = UNSET
+    skip_rows: Annotated[int, Meta(ge=0, le=SKIP_ROWS_MAX)] | UnsetType = UNSET
     key: KeyKind | UnsetType = UNSET
     policy: Policy | UnsetType = UNSET
     region: Region | UnsetType | None = UNSET
@@ -337,6 +343,8 @@ class PreviewRow(msgspec.Struct, frozen=True):
     """The field that is at fault; null: none."""
     notes: list[str] = msgspec.field(default_factory=list)
     """What would be left out or put right, and why."""
+    suggestion: str | None = None
+    """For `PHONE_OTHER_COUNTRY`, the number with the plus that was perhaps lost."""
 
 
 class Preview(msgspec.Struct, frozen=True):

@@ -18,8 +18,8 @@ from uuid import UUID
 
 import msgspec
 
-from handbill.contacts import emails, marks, phones, reasons, sources, values
-from handbill.contacts.dialects import Dialect, records
+from handbill.contacts import dialects, emails, marks, phones, reasons, sources, values
+from handbill.contacts.dialects import Dialect, LongLine, records
 from handbill.contacts.mapping import ATTRIBUTE
 from handbill.contacts.model import Column, Plan
 from handbill.kit.untrusted_json import UNREADABLE, is_deep
@@ -239,9 +239,7 @@ def cells_of(task: Task) -> Iterator[tuple[list[str] | str, str]]:
     """Each record's cells, or the code of what is wrong with it; and its text as it was."""
     with Path(task.path).open("rb") as file:
         file.seek(task.start)
-        block = io.BytesIO(file.read(task.end - task.start))
-    lines = sources.lines(block, task.end - task.start)
-    yield from rows_of(lines, task.plan)
+        yield from rows_of(sources.lines(file, task.end), task.plan)
 
 
 def rows_of(lines: Iterator[str], plan: Plan) -> Iterator[tuple[list[str] | str, str]]:
@@ -249,10 +247,10 @@ def rows_of(lines: Iterator[str], plan: Plan) -> Iterator[tuple[list[str] | str,
     if reading.format == "jsonl":
         names = [column.name for column in plan.columns]
         for line in lines:
-            yield _object(line, names), line
+            yield (dialects.CELL_TOO_LONG if isinstance(line, LongLine) else _object(line, names)), line
         return
     for cells, taken in records(lines, Dialect(reading.delimiter, reading.quote)):
-        yield (reasons.UNCLOSED if cells is None else cells), taken[0] if len(taken) == 1 else "".join(taken)
+        yield cells, taken[0] if len(taken) == 1 else "".join(taken)
 
 
 def _object(line: str, names: list[str]) -> list[str] | str:

@@ -1,26 +1,24 @@
 """Telephone numbers: what people and Excel make of them, back to E.164, and the forms WhatsApp knows them by.
 
-The numbering plans are those of `phonenumbers`. The fast path below reads the same metadata and answers only where
-nothing is left to interpret; whatever it does not take goes to the library. A test holds the two against each other.
+A repair never leads to a number of another country when a region is given: a digit too many makes a stranger's number
+of one typo in five. Only what is written as international (`+`, `00`, the region's own exit code) is read as such.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from functools import cache
-from typing import Any
 
 import phonenumbers
-from phonenumbers import re_util
-from phonenumbers.phonemetadata import PhoneMetadata
 
+from handbill.contacts import phone_plans
+from handbill.contacts.phone_plans import library, quick
 from handbill.kit.bounds import PHONE_CHARS
-
-re_util.enable_pattern_cache()
 
 MISSING = "PHONE_MISSING"
 INVALID = "PHONE_INVALID"
+DIGITS_MISSING = "PHONE_DIGITS_MISSING"
+DIGITS_EXTRA = "PHONE_DIGITS_EXTRA"
+OTHER_COUNTRY = "PHONE_OTHER_COUNTRY"
 NO_COUNTRY = "PHONE_NO_COUNTRY"
 SCIENTIFIC = "PHONE_SCIENTIFIC"
 AMBIGUOUS = "PHONE_AMBIGUOUS"
@@ -32,23 +30,27 @@ REPAIRED_PLUS = "REPAIRED_PLUS"
 REPAIRED_ZERO = "REPAIRED_ZERO"
 REPAIRED_EXCEL = "REPAIRED_EXCEL"
 REPAIRED_VARIANT = "REPAIRED_VARIANT"
+REPAIRED_EXTENSION = "REPAIRED_EXTENSION"
 
 Answer = tuple[str | None, str]
 """E.164 and "" or what was repaired; else None and why not."""
 
-_PLAIN = re.compile(r"\+?\(?\d[\d \-().]*")
-_NOISE = str.maketrans("", "", " -().+")
+_SIGNS = str.maketrans("", "", " -().+/\u2010\u2011\u2012\u2013\u2014\u2212\u00b7")
 _SCIENTIFIC = re.compile(r"(\d)(?:[.,](\d+))?[eE]\+?(\d{1,2})")
 _DECIMAL = re.compile(r"(\+?\d{6,17})[.,]0+")
-# The next two get texts with single spaces only. They are linear in any text: no open repeat follows another, and a run
-# of digits and signs is scanned from its beginning only, not from each of its digits.
-_EXTENSION = re.compile(r"(?i)(?:;ext=|\bext\.?|\bext[eé]n\w*|\bramal|\bdw|\bx|#) ?\.?:? ?\d{1,6} ?$")
-_MANY = re.compile(
-    r"(?<![\d \-().])[ \-().]*+\d[\d \-().]{5,}+"
-    r"(?:[/;|,]|\b(?:or|oder|ou|o|and|und|e|y)\b) ?\+?\(?\d[\d \-().]{5}"
+_DATE = re.compile(r"\d{1,4}/\d{1,2}/\d{2,4}")
+_EXTENSION = re.compile(
+    r"(?i)(?:;ext=|#|(?<![^\W\d_])(?:extension|extensi[oó]n|extens[aã]o|extn|ext|ramal|anexo|poste|x|(durchwahl|dw)))"
+    r" ?\.? ?:? ?\d{1,6} ?$"
 )
+_BREAK = re.compile(r"[/;|,]|(?<!\S)(?:or|oder|ou|o|and|und|e|y|et|atau|dan|hoặc|và|या|और|वा)(?!\S)", re.IGNORECASE)
 _SPACES = re.compile(r"[\s\u00a0\u200b-\u200f\u202a-\u202e\u2060\ufeff]+")
 _LEAD = re.compile(r"(?i)^(?:tel|phone|mobile?|cell|whatsapp|wa|fone|telefone|handy)\s*[.:]\s*|^'")
+_LENGTH_REASONS = {-1: DIGITS_MISSING, 0: INVALID, 1: DIGITS_EXTRA}
+_PARTS_MAX = 6
+"""Pieces between slashes that one number has; five in France."""
+_WHOLE_NUMBER = 6
+"""Digits from which on a part of a cell may be a number of its own."""
 
 
 def normalise(text: str, region: str | None) -> Answer:
@@ -61,94 +63,186 @@ def normalise(text: str, region: str | None) -> Answer:
     found = quick(text, region)
     if found is not None:
         return found, ""
-    return _slowly(text, region)
+    return _normalise_messy(text, region)
 
 
-def _slowly(text: str, region: str | None) -> Answer:
+def suggest(text: str, region: str | None) -> str | None:
+    """For a cell that is refused with OTHER_COUNTRY, the number that it would be with a plus."""
+    if region is None or normalise(text, region)[1] != OTHER_COUNTRY:
+        return None
+    return normalise(text, None)[0]
+
+
+def _normalise_messy(text: str, region: str | None) -> Answer:
     cleaned = _LEAD.sub("", _SPACES.sub(" ", text).strip()).strip()
-    excel = False
+    repair = ""
     if cleaned.startswith('="') and cleaned.endswith('"'):
-        cleaned, excel = cleaned[2:-1], True
+        cleaned, repair = cleaned[2:-1], REPAIRED_EXCEL
     if not any(letter.isdigit() for letter in cleaned):
         return None, MISSING if not cleaned else INVALID
+    if _DATE.fullmatch(cleaned):
+        return None, INVALID
     if damaged := _SCIENTIFIC.fullmatch(cleaned):
-        whole = _whole(damaged)
+        whole = _expand_scientific(damaged)
         if whole is None:
             return None, SCIENTIFIC
-        cleaned, excel = whole, True
+        cleaned, repair = whole, REPAIRED_EXCEL
     elif decimal := _DECIMAL.fullmatch(cleaned):
-        cleaned, excel = decimal[1], True
-    if _MANY.search(cleaned):
+        cleaned, repair = decimal[1], REPAIRED_EXCEL
+    if extension := _EXTENSION.search(cleaned):
+        if extension[1]:  # in German it replaces the last digits of the number as often as it follows them
+            return None, EXTENSION
+        cleaned, repair = cleaned[: extension.start()], REPAIRED_EXTENSION
+    single = _single_number(cleaned, region)
+    if single is None:
         return None, SEVERAL
-    if _EXTENSION.search(cleaned):
-        return None, EXTENSION
-    found, note = _read(cleaned, region)
-    return found, (REPAIRED_EXCEL if excel and found and not note else note)
+    found, note = _read(_begin_at_number(single), region)
+    return found, (note or repair) if found else note
 
 
-def _whole(damaged: re.Match[str]) -> str | None:
+def _expand_scientific(damaged: re.Match[str]) -> str | None:
     """4.47911123456E+11 lost nothing; 4.47911E+11 lost half of its digits, and nobody can say which."""
     mantissa, power = damaged[1] + (damaged[2] or ""), int(damaged[3])
     return mantissa if len(mantissa) == power + 1 else None
 
 
+def _single_number(text: str, region: str | None) -> str | None:
+    """The text, or with slashes inside one number (`0170/1234567`) without them; None for several numbers."""
+    parts = [part for part in _BREAK.split(text) if any(letter.isdigit() for letter in part)]
+    if len(parts) == 1:
+        return parts[0]
+    if len(parts) == text.count("/") + 1:
+        return text.replace("/", " ") if _is_split_by_slashes(parts, region) else None
+    whole = sum(sum(letter.isdigit() for letter in part) >= _WHOLE_NUMBER for part in parts)
+    return text if whole < 2 else None
+
+
+def _is_split_by_slashes(parts: list[str], region: str | None) -> bool:
+    """All parts together are a number, and no beginning of them is one: `030 1234567/68` are two."""
+    if len(parts) > _PARTS_MAX or _read(_begin_at_number(" ".join(parts)), region)[0] is None:
+        return False
+    beginnings = (_begin_at_number(" ".join(parts[:count])) for count in range(1, len(parts)))
+    return not any(_read(beginning, region)[0] for beginning in beginnings)
+
+
+def _begin_at_number(text: str) -> str:
+    """From the first digit on, with a plus if one stands before it; digits of all scripts become ASCII.
+
+    Words behind a whole number (`(WhatsApp)`, `Ann`) go; behind a few digits they may be its letters: 1-800-FLOWERS.
+    """
+    if not text.isascii():
+        text = phonenumbers.normalize_digits_only(text, keep_non_digits=True).replace("\uff0b", "+")
+    places = [index for index, letter in enumerate(text) if letter.isdigit()]
+    if not places:
+        return ""
+    end = places[-1] + 1 if len(places) > _WHOLE_NUMBER else len(text)
+    return ("+" if "+" in text[: places[0]] else "") + text[places[0] : end]
+
+
 def _read(text: str, region: str | None) -> Answer:
-    if text.startswith("00"):
-        text = "+" + text[2:].lstrip("0") if region is None else text
+    """A text that begins with its number: as it is written, else repaired."""
+    digits = text.translate(_SIGNS)
+    if not (digits.isascii() and digits.isdigit()):
+        digits = ""
+    if text.startswith(("+", "00")):
+        return _international(text, digits, region)
+    if region is None:
+        if plus := digits and (library("+" + digits, None) or _modernise("+" + digits, None)):
+            return plus, REPAIRED_PLUS
+        return None, NO_COUNTRY if 0 < len(digits) <= 10 else INVALID
     found = quick(text, region) or library(text, region)
-    if found is not None:
-        return found, ""
-    if found := _variant(text, region):
-        return found, REPAIRED_VARIANT
-    if text.startswith("00") and (found := library("+" + text[2:].lstrip("0 "), None)):
-        return found, ""  # some plans read 00 and the next two digits as a carrier; no number was found behind that
-    digits = text.translate(_NOISE)
-    if not digits.isascii() or not digits.isdigit() or text.startswith("+"):
+    if found is not None and (phone_plans.has_code_of(found, region) or _dials_abroad(digits, region)):
+        mobile = _mobile_without_plus(found, digits, region)
+        return (mobile, REPAIRED_PLUS) if mobile else (found, "")
+    if not digits:
         return None, INVALID
-    plus = library("+" + digits, region) or _variant("+" + digits, region)
-    zero = library("0" + digits, region) if region is not None else None
+    if found := _modernise(digits, region):
+        return found, REPAIRED_VARIANT
+    return _repair(digits, region)
+
+
+def _international(text: str, digits: str, region: str | None) -> Answer:
+    if text.startswith("00"):  # some plans read 00 and the next two digits as a carrier
+        if region is not None and (found := library(text, region)):
+            return found, ""
+        text = "+" + text[2:].lstrip("0 )(")
+    elif digits.startswith("00"):  # +0049
+        text = "+" + digits[2:]
+    if found := quick(text, None) or library(text, None):
+        return found, ""
+    if digits and (found := _modernise("+" + text.translate(_SIGNS), region)):
+        return found, REPAIRED_VARIANT
+    return None, _LENGTH_REASONS[phone_plans.international_length_fault(text)]
+
+
+def _mobile_without_plus(found: str, digits: str, region: str) -> str | None:
+    """4915123456789 is a German mobile with its country code, though the plan has landlines that begin with 04915."""
+    if not digits or phone_plans.is_mobile(found) or found == "+" + digits:
+        return None
+    plus = _of_region(library("+" + digits, None), region)
+    return plus if plus is not None and plus != found and phone_plans.is_mobile(plus) else None
+
+
+def _dials_abroad(digits: str, region: str) -> bool:
+    code = phone_plans.exit_code(region)
+    return bool(code) and digits.startswith(code)
+
+
+def _repair(digits: str, region: str) -> Answer:
+    """A lost plus or zero, if that gives a number of the region and no second one."""
+    plus = _of_region(library("+" + digits.removeprefix("0"), None), region)
+    zero = _of_region(library("0" + digits, region), region) if not digits.startswith("0") else None
     if plus and zero and plus != zero:
         return None, AMBIGUOUS
     if plus:
         return plus, REPAIRED_PLUS
     if zero:
         return zero, REPAIRED_ZERO
-    return None, INVALID if region is not None or len(digits) > 10 else NO_COUNTRY
+    if library("+" + digits, None) or _modernise("+" + digits, None):
+        return None, OTHER_COUNTRY
+    return None, _LENGTH_REASONS[phone_plans.length_fault(digits, region)]
 
 
-def library(text: str, region: str | None) -> str | None:
-    """What the library says: E.164 of a valid number, or None."""
-    try:
-        number = phonenumbers.parse(text, region)
-    except phonenumbers.NumberParseException:
-        return None
-    if number.extension or not phonenumbers.is_valid_number(number):
-        return None
-    return phonenumbers.format_number(number, phonenumbers.PhoneNumberFormat.E164)
+def _of_region(number: str | None, region: str) -> str | None:
+    return number if number is not None and phone_plans.is_of_region(number, region) else None
 
 
 # --- forms that the numbering plans have left behind and address books have not
 
+_VIETNAM = {
+    "120": "70", "121": "79", "122": "77", "126": "76", "128": "78", "123": "83", "124": "84", "125": "85", "127": "81",
+    "129": "82", "162": "32", "163": "33", "164": "34", "165": "35", "166": "36", "167": "37", "168": "38", "169": "39",
+    "186": "56", "188": "58", "199": "59",
+}  # fmt: skip
+"""Vietnam's mobiles had eleven digits until 2018; each beginning has one successor."""
 
-def _variant(text: str, region: str | None) -> str | None:
-    """Brazil before the ninth digit, Mexico with its old 1, 01, 044 and 045. Each has one successor and no other."""
-    digits = text.translate(_NOISE)
-    if not (digits.isascii() and digits.isdigit()):
-        return None
-    international = text.lstrip("(").startswith("+")
+
+def _modernise(text: str, region: str | None) -> str | None:
+    """The number's successor: Brazil before the ninth digit, Mexico with its old 1, 01, 044 and 045, Vietnam's 012."""
+    digits = text.removeprefix("+")
+    international = text.startswith("+")
     if digits.startswith("52") and (international or region in ("MX", None)) and len(digits) == 13:
         return library("+52" + digits[3:], None) if digits[2] == "1" else None
     if region == "MX" and not international and (old := re.fullmatch(r"(?:044|045|01|1)(\d{10})", digits)):
         return library("+52" + old[1], None)
     if digits.startswith("55") and (international or region in ("BR", None)) and len(digits) == 12:
-        return _ninth(digits[2:])
+        return _add_ninth_digit(digits[2:])
     if region == "BR" and not international and (old := re.fullmatch(r"0?(\d{10})", digits)):
-        return _ninth(old[1])
+        return _add_ninth_digit(old[1])
+    if digits.startswith("841") and (international or region in ("VN", None)) and len(digits) == 12:
+        return _shorten_vietnamese(digits[2:])
+    if region == "VN" and not international and (old := re.fullmatch(r"0?(1\d{9})", digits)):
+        return _shorten_vietnamese(old[1])
     return None
 
 
-def _ninth(national: str) -> str | None:
+def _add_ninth_digit(national: str) -> str | None:
     return library(f"+55{national[:2]}9{national[2:]}", None) if national[2] in "6789" else None
+
+
+def _shorten_vietnamese(national: str) -> str | None:
+    new = _VIETNAM.get(national[:3])
+    return library(f"+84{new}{national[3:]}", None) if new else None
 
 
 def whatsapp(e164: str) -> str:
@@ -164,7 +258,7 @@ def from_whatsapp(wa_id: str) -> str:
     if e164.startswith("+521") and len(e164) == 14:
         return "+52" + e164[4:]
     if e164.startswith("+55") and len(e164) == 13:
-        return _ninth(e164[3:]) or e164
+        return _add_ninth_digit(e164[3:]) or e164
     return whatsapp(e164)
 
 
@@ -180,123 +274,3 @@ def forms(e164: str) -> tuple[str, ...]:
     elif e164.startswith("+55") and len(e164) == 14 and e164[5] == "9":
         found.append(e164[:5] + e164[6:])
     return tuple(found)
-
-
-# --- the fast path
-
-Valid = Callable[[str], bool]
-
-
-class _Plan:
-    """One region's rules for reading a number, and who decides whether it is one."""
-
-    __slots__ = ("cc", "general", "idd", "lengths", "prefix", "rule", "valid")
-
-    def __init__(self, data: Any, valid: Valid) -> None:
-        self.cc = str(data.country_code)
-        self.prefix = re.compile(data.national_prefix_for_parsing) if data.national_prefix_for_parsing else None
-        self.rule = bool(data.national_prefix_transform_rule)
-        self.idd = re.compile(data.international_prefix) if data.international_prefix else None
-        self.general = re.compile(data.general_desc.national_number_pattern or "")
-        self.lengths = frozenset(data.general_desc.possible_length)
-        self.valid = valid
-
-    def without_code(self, digits: str) -> str:
-        """A number too long for the plan that begins with its country code has lost its plus; "" when in doubt."""
-        rest = digits[len(self.cc) :]
-        if len(digits) <= max(self.lengths) or (self.prefix and (found := self.prefix.match(rest)) and found.end()):
-            return ""
-        return rest
-
-    def national(self, digits: str) -> str | None:
-        """The number without its trunk prefix; None where that takes more than cutting it off."""
-        if self.prefix is not None and (prefix := self.prefix.match(digits)) and prefix.end():
-            if self.rule or prefix.re.groups:
-                return None
-            rest = digits[prefix.end() :]
-            if self.general.fullmatch(digits) and not self.general.fullmatch(rest):
-                rest = digits
-            digits = rest
-        return digits if len(digits) in self.lengths and digits[0] != "0" else None  # no plan has the length 0
-
-
-def quick(text: str, region: str | None) -> str | None:
-    """E.164 where it is plain what is meant, else None: ask the library."""
-    if not text.isascii():
-        return None
-    digits = text[1:] if text.startswith("+") else text
-    if not digits.isdigit():
-        if not _PLAIN.fullmatch(text):
-            return None
-        digits = text.translate(_NOISE)
-    if text[0] == "+":
-        if not 8 <= len(digits) <= 15:
-            return None
-        plan = _by_code(digits[:1]) or _by_code(digits[:2]) or _by_code(digits[:3])
-        digits = digits[len(plan.cc) :] if plan is not None else ""
-    else:
-        if region is None or not 6 <= len(digits) <= 15:
-            return None
-        plan = _by_region(region)
-        if plan is None or (plan.idd is not None and plan.idd.match(digits)):
-            return None
-        if digits.startswith(plan.cc):
-            digits = plan.without_code(digits)
-    if plan is None or (number := plan.national(digits)) is None or not plan.valid(number):
-        return None
-    return f"+{plan.cc}{number}"
-
-
-@cache
-def _by_code(code: str) -> _Plan | None:
-    regions = phonenumbers.COUNTRY_CODE_TO_REGION_CODE.get(int(code))
-    return _by_region(regions[0]) if regions and regions[0] != "001" else None
-
-
-@cache
-def _by_region(region: str) -> _Plan | None:
-    data = PhoneMetadata.metadata_for_region(region.upper(), None)
-    return None if data is None or data.country_code is None else _Plan(data, _validity(data.country_code))
-
-
-@cache
-def _validity(code: int) -> Valid:
-    """Whether a national number is one of this code's, decided in the library's order of regions."""
-    rules = []
-    for region in phonenumbers.COUNTRY_CODE_TO_REGION_CODE[code]:
-        if (data := PhoneMetadata.metadata_for_region(region, None)) is not None:
-            leading = re.compile(data.leading_digits) if data.leading_digits is not None else None
-            rules.append((leading, _known(data)))
-
-    def valid(number: str) -> bool:
-        for leading, known in rules:
-            if leading is not None:
-                if leading.match(number):
-                    return known(number)
-            elif known(number):
-                return True
-        return False
-
-    return valid
-
-
-def _known(data: Any) -> Valid:
-    kinds = [data.mobile, data.fixed_line, data.premium_rate, data.toll_free, data.shared_cost, data.voip]
-    kinds += [data.personal_number, data.pager, data.uan, data.voicemail]
-    if data.same_mobile_and_fixed_line_pattern:
-        kinds.remove(data.mobile)
-    matches = [_matcher(kind) for kind in kinds if kind is not None]
-    general = _matcher(data.general_desc)
-    return lambda number: general(number) and any(match(number) for match in matches)
-
-
-def _matcher(kind: Any) -> Valid:
-    pattern, lengths = kind.national_number_pattern, frozenset(kind.possible_length)
-    if not pattern:
-        return lambda number: False
-    fits = re.compile(pattern).fullmatch
-    return lambda number: (not lengths or len(number) in lengths) and fits(number) is not None
-
-
-def is_region(region: str) -> bool:
-    return region in phonenumbers.SUPPORTED_REGIONS

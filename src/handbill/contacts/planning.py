@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import UNSET, structs
 
-from handbill.contacts import mapping, phones
+from handbill.contacts import mapping, phone_plans, phones
 from handbill.contacts.model import Column, Plan, PlanPatch, PreviewRow
 from handbill.kit.errors import Fault, Invalid
 
@@ -22,7 +22,9 @@ def previewed(
         elif fields is None:
             yield PreviewRow(row, "blank", {})
         elif fields.reject is not None:
-            yield PreviewRow(row, "reject", _shown(fields), fields.reject[0], fields.reject[1])
+            code, field, value = fields.reject
+            suggestion = phones.suggest(value, plan.region) if code == phones.OTHER_COUNTRY else None
+            yield PreviewRow(row, "reject", _shown(fields), code, field, suggestion=suggestion)
         else:
             key = str(getattr(fields, plan.key))
             outcome = "duplicate" if key in seen else "match" if key in known else "create"
@@ -69,5 +71,5 @@ def check_ready(plan: Plan) -> None:
 
 
 def check_region(region: str | None) -> None:
-    if region is not None and not phones.is_region(region):
+    if region is not None and not phone_plans.is_region(region):
         raise Invalid("There is no such region.", faults=[Fault("region", "an ISO code such as BR")])

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from handbill.contacts import emails, phones, values
+from handbill.contacts import dialects, emails, phones, values
 from handbill.kit.bounds import EMAIL_CHARS, PHONE_CHARS
 
 COLUMNS = "COLUMNS_TOO_MANY"
-UNCLOSED = "UNCLOSED_QUOTE"
 BAD_JSON = "BAD_JSON_LINE"
 KEY_MISSING = "KEY_MISSING"
 TOO_SLOW = "ROW_TOO_SLOW"
@@ -14,6 +13,18 @@ TOO_SLOW = "ROW_TOO_SLOW"
 REASONS: dict[str, tuple[str, str]] = {
     phones.MISSING: ("There is no phone number.", "Fill it in, or choose another key."),
     phones.INVALID: ("It is no phone number of any plan we know.", "Correct it, best as +country code and number."),
+    phones.DIGITS_MISSING: (
+        "It has fewer digits than the mobile numbers of its country.",
+        "Fill in what is missing, the area code included.",
+    ),
+    phones.DIGITS_EXTRA: (
+        "It has more digits than the mobile numbers of its country.",
+        "Take out what is too much. Of several numbers in the cell, keep one.",
+    ),
+    phones.OTHER_COUNTRY: (
+        "It is no number of the region that was given; with a plus it would be one of another country.",
+        "Correct it. If the other country is meant, write the plus: see handbill_suggestion.",
+    ),
     phones.NO_COUNTRY: ("A national number, and no country is known.", "Set the default region, or write it with +."),
     phones.SCIENTIFIC: (
         "The spreadsheet rounded the number (4.41E+11); its digits are lost.",
@@ -21,7 +32,10 @@ REASONS: dict[str, tuple[str, str]] = {
     ),
     phones.AMBIGUOUS: ("It could be two different numbers.", "Write it as +country code and number."),
     phones.SEVERAL: ("There is more than one number in the cell.", "Keep one; put the others in columns of their own."),
-    phones.EXTENSION: ("The number has an extension, which no message reaches.", "Give a number without one."),
+    phones.EXTENSION: (
+        "It is not clear which digits belong to the number and which to its extension.",
+        "Give a number without one.",
+    ),
     phones.TOO_LONG: (
         f"The cell has more than {PHONE_CHARS} characters, which no phone number has.",
         "Keep one number and nothing else.",
@@ -40,7 +54,18 @@ REASONS: dict[str, tuple[str, str]] = {
     values.TEXT_TOO_LONG: ("The text is longer than 2,000 characters.", "Shorten it."),
     values.BAD_TEXT: ("The text holds a zero character or half of a letter.", "Export the file again as UTF-8."),
     COLUMNS: ("The row has more cells than there are columns.", "Put quotes around cells that hold the delimiter."),
-    UNCLOSED: ("A quote is opened and never closed.", "Close it, or remove it."),
+    dialects.UNCLOSED: (
+        f"A quote is opened in this line and not closed within {dialects.RUNAWAY_LINES} lines.",
+        "Close it, or remove it.",
+    ),
+    dialects.CELL_TOO_LONG: (
+        f"The line has a cell of more than {dialects.CELL_BYTES} characters, or {dialects.LINE_BYTES} bytes in all.",
+        "Shorten it. If the line should be several, end each with a line break.",
+    ),
+    dialects.STRAY_RETURN: (
+        "A carriage return stands inside the line.",
+        "Remove it, or put quotes around the cell that has it.",
+    ),
     BAD_JSON: ("The line is no JSON object.", "Write one object on each line."),
     KEY_MISSING: ("The cell that tells contacts apart is empty.", "Fill it in, or choose another key."),
     TOO_SLOW: (
@@ -50,5 +75,9 @@ REASONS: dict[str, tuple[str, str]] = {
     phones.REPAIRED_PLUS: ("The plus sign was lost, and only one number is possible.", "Nothing."),
     phones.REPAIRED_ZERO: ("The leading zero was lost, and only one number is possible.", "Nothing."),
     phones.REPAIRED_EXCEL: ("The spreadsheet changed the form of the number, not its digits.", "Nothing."),
-    phones.REPAIRED_VARIANT: ("An old form of the number (Brazil's ninth digit, Mexico's 1).", "Nothing."),
+    phones.REPAIRED_VARIANT: (
+        "An old form of the number (Brazil's ninth digit, Mexico's 1, Vietnam's 012).",
+        "Nothing.",
+    ),
+    phones.REPAIRED_EXTENSION: ("The extension was left out: no message reaches it.", "Nothing."),
 }

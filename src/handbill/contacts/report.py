@@ -6,6 +6,7 @@ import csv
 import io
 from collections.abc import Sequence
 
+from handbill.contacts import phones
 from handbill.contacts.import_store import Finding
 from handbill.contacts.marks import marked
 from handbill.contacts.model import Plan
@@ -30,13 +31,26 @@ def body(plan: Plan, findings: Sequence[Finding]) -> str:
             cells = [*cells[: width - 1], plan.reading.delimiter.join(cells[width - 1 :])]
         cells += [""] * (width - len(cells))
         rows.append(
-            [*(marked(cell) for cell in cells), str(found.row), found.code, found.field or "", _fix(found.code)]
+            [
+                *(marked(cell) for cell in cells),
+                str(found.row),
+                found.code,
+                found.field or "",
+                _fix(found.code),
+                _suggestion(plan, found),
+            ]
         )
     return _lines(rows)
 
 
 def _fix(code: str) -> str:
     return " ".join(REASONS[code])
+
+
+def _suggestion(plan: Plan, found: Finding) -> str:
+    """The number that was perhaps meant, ready to be put into its cell."""
+    number = phones.suggest(found.value, plan.region) if found.code == phones.OTHER_COUNTRY else None
+    return marked(number) if number else ""
 
 
 def _lines(rows: Sequence[Sequence[str]]) -> str:

@@ -24,7 +24,7 @@ from handbill.contacts.admission import UploadAdmission, UploadLimits
 from handbill.contacts.book import Book, People, address_of
 from handbill.contacts.chunks import Cpu
 from handbill.contacts.erasure import Erasure
-from handbill.contacts.imports import Imports, file_chunks
+from handbill.contacts.imports import DefaultRegion, Imports, file_chunks
 from handbill.contacts.inspection import FileInspector, InspectionLimits
 from handbill.contacts.running import SLICE_ROWS, Runner
 from handbill.contacts.sources import Bounds
@@ -98,6 +98,7 @@ class ContactsService:
         clock: Clock,
         policy: ContactsPolicy,
         cpu: Cpu,
+        default_region: DefaultRegion,
         people: People | None = None,
     ) -> None:
         ids = Ids(clock)
@@ -113,13 +114,13 @@ class ContactsService:
         self.imports = Imports(
             database, audit, self.runner, self.uploads, clock, ids,
             inspector=FileInspector(cpu, bounds, policy.inspection),
-            admission=UploadAdmission(database, jobs, policy.uploads),
+            admission=UploadAdmission(database, jobs, policy.uploads), default_region=default_region,
         )  # fmt: skip
         self._cleanup = UploadCleanup(
             database, self.runner, self.uploads, clock,
             unstarted=timedelta(hours=policy.uploads.unstarted_hours), kept=timedelta(days=policy.keep_days),
         )  # fmt: skip
-        self.book = Book(database, audit, clock, ids, people)
+        self.book = Book(database, audit, clock, ids, default_region, people)
         self.audience = self.book.audience
         self.suppress = self.book.suppress
         self.suppressed = self.book.suppressed

@@ -21,7 +21,8 @@ from typing import Any, BinaryIO
 import msgspec
 import python_calamine
 
-from handbill.contacts import dialects, encodings, workbooks
+from handbill.contacts import archives, dialects, encodings, workbooks
+from handbill.contacts.dialects import LINE_BYTES, LongLine
 from handbill.contacts.model import Reading
 from handbill.kit.errors import Invalid, TooLarge
 from handbill.kit.inflate import STEP_BYTES, Damaged, TooManyMembers, inflate
@@ -34,6 +35,20 @@ RATIO = 200
 """No honest table shrinks to less than a two-hundredth; checked once a megabyte has come out."""
 
 
+class Packing(msgspec.Struct, frozen=True):
+    """What the bytes are wrapped in: nothing, gzip, or a `.zip` with this file."""
+
+    gzip: bool = False
+    member: str | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        return not self.gzip and self.member is None
+
+
+PLAIN = Packing()
+
+
 class Bounds(msgspec.Struct, frozen=True):
     """The most bytes a file may unpack to, and the most an XLSX may: it is read whole."""
 
@@ -41,38 +56,62 @@ class Bounds(msgspec.Struct, frozen=True):
     xlsx: int = 128 << 20
 
 
-def look(path: Path, name: str, bounds: Bounds, region: str | None = None) -> tuple[Reading, str]:
-    """How the file is to be read, and its head as text."""
+def look(
+    path: Path, name: str, bounds: Bounds, region: str | None = None, member: str | None = None
+) -> tuple[Reading, str]:
+    """How the file is to be read, and its head as text. `member`: which file of a `.zip` is meant."""
     with path.open("rb") as file:
         magic = file.read(4)
     if magic.startswith(ZIP):
-        sheet = _sheet(path, bounds)
-        text = "".join(_as_csv(sheet, 200))
-        return Reading("xlsx", sheet=sheet.name), text
-    packed = magic.startswith(GZIP)
-    head, whole = _head(path, packed, bounds)
+        member = archives.choose(path, name, member)
+        if member is None:
+            sheet = _sheet(path, bounds)
+            text = "".join(_as_csv(sheet, 200))
+            return Reading("xlsx", sheet=sheet.name), text
+    elif member is not None:
+        raise Invalid("The file is no .zip, so it has no `member`; nothing was kept.", code="IMPORT_MEMBER")
+    packing = Packing(magic.startswith(GZIP), member)
+    head, whole = _head(path, packing, bounds)
+    if member is not None and head.startswith((ZIP, GZIP)):
+        raise archives.nested()
+    reading, text = _look_at_text(head, whole, member or name, region)
+    return msgspec.structs.replace(reading, packed=packing.gzip, member=member), text
+
+
+def _look_at_text(head: bytes, whole: bool, name: str, region: str | None) -> tuple[Reading, str]:
     encoding = encodings.guess(head, whole, region)
     text = _head_text(head, whole, encoding)
+    if not text and not whole:
+        raise Invalid(
+            f"The file's first line has more than {HEAD} bytes; no table has. Does it have line breaks at all?",
+            code="IMPORT_NOT_A_TABLE",
+        )
     if "\x00" in text[:10_000] or _binary(text):
         raise Invalid("The file is no table: neither CSV, TSV, XLSX nor JSON lines.", code="IMPORT_NOT_A_TABLE")
     stem = name.lower().removesuffix(".gz")
     if stem.endswith((".jsonl", ".ndjson")) or text.lstrip()[:1] == "{":
-        return Reading("jsonl", encoding, packed=packed), text
+        return Reading("jsonl", encoding), text
+    if delimiter := dialects.declared(text):
+        return Reading("csv", encoding, delimiter, skip_rows=1), text
     dialect = dialects.Dialect("\t") if stem.endswith((".tsv", ".tab")) and "\t" in text else dialects.sniff(text)
-    return Reading("csv", encoding, dialect.delimiter, dialect.quote, packed=packed), text
+    return Reading("csv", encoding, dialect.delimiter, dialect.quote), text
 
 
 def head_text(path: Path, reading: Reading, bounds: Bounds) -> str:
     """The head of a file that was looked at before, as the plan says it is read."""
     if reading.format == "xlsx":
         return "".join(_as_csv(_sheet(path, bounds, reading.sheet), 200))
-    return _head_text(*_head(path, reading.packed, bounds), reading.encoding)
+    return _head_text(*_head(path, _packing(reading), bounds), reading.encoding)
 
 
-def _head(path: Path, packed: bool, bounds: Bounds) -> tuple[bytes, bool]:
+def _packing(reading: Reading) -> Packing:
+    return Packing(reading.packed, reading.member)
+
+
+def _head(path: Path, packing: Packing, bounds: Bounds) -> tuple[bytes, bool]:
     """The first bytes, unpacked, and whether that is all."""
     head = b""
-    for block in _blocks(path, packed, bounds, HEAD):
+    for block in _blocks(path, packing, bounds, HEAD):
         head += block
         if len(head) >= HEAD:
             break
@@ -95,17 +134,32 @@ def _head_text(head: bytes, whole: bool, encoding: str) -> str:
     return text if whole else text[: text.rfind("\n") + 1]  # the last line may be cut
 
 
-def _blocks(path: Path, packed: bool, bounds: Bounds, size: int = BLOCK) -> Iterator[bytes]:
+def _blocks(path: Path, packing: Packing, bounds: Bounds, size: int = BLOCK) -> Iterator[bytes]:
     """The file's bytes, unpacked, with the guard against bombs."""
     total = 0
+    for packed, block in _packed_blocks(path, packing, size):
+        total += len(block)
+        if total > bounds.unpacked or (packed is not None and total > BLOCK and total > RATIO * max(packed, 1)):
+            raise TooLarge(
+                "The file unpacks to more than is taken; nothing was imported. Split it.", code="IMPORT_TOO_LARGE"
+            )
+        yield block
+
+
+def _packed_blocks(path: Path, packing: Packing, size: int) -> Iterator[tuple[int | None, bytes]]:
+    """Each block with the packed bytes that it and those before it were made of, if any were packed."""
+    if packing.member is not None:
+        packed = archives.packed_bytes(path, packing.member)
+        for block in archives.blocks(path, packing.member, size):
+            yield packed, block
+        return
     with path.open("rb") as raw:
-        for block in _unpacked(raw) if packed else iter(lambda: raw.read(size), b""):
-            total += len(block)
-            if total > bounds.unpacked or (packed and total > BLOCK and total > RATIO * max(raw.tell(), 1)):
-                raise TooLarge(
-                    "The file unpacks to more than is taken; nothing was imported. Split it.", code="IMPORT_TOO_LARGE"
-                )
-            yield block
+        if packing.gzip:
+            for block in _unpacked(raw):
+                yield raw.tell(), block
+        else:
+            while block := raw.read(size):
+                yield None, block
 
 
 def _unpacked(raw: BinaryIO) -> Iterator[bytes]:
@@ -130,10 +184,11 @@ def canonical(path: Path, target: Path, reading: Reading, bounds: Bounds) -> tup
     start = 0
     with path.open("rb") as file:
         head = file.read(4)
-    mark = None if reading.packed else encodings.bom(head)
+    is_plain = _packing(reading).is_plain
+    mark = encodings.bom(head) if is_plain else None
     if mark:
         start = mark[1]
-    if not reading.packed and reading.encoding == encodings.UTF8 and _is_plain(path, start, bounds):
+    if is_plain and reading.encoding == encodings.UTF8 and _is_plain(path, start, bounds):
         return path, start
     try:
         return _written(target, _text(path, reading, reading.encoding, bounds)), 0
@@ -146,7 +201,7 @@ def _is_plain(path: Path, start: int, bounds: Bounds) -> bool:
     decoder = codecs.getincrementaldecoder("utf-8")()
     feeds = returns = 0
     try:
-        for block in _blocks(path, False, bounds):
+        for block in _blocks(path, PLAIN, bounds):
             decoder.decode(block)
             feeds += block.count(b"\n")
             returns += block.count(b"\r")
@@ -159,7 +214,7 @@ def _is_plain(path: Path, start: int, bounds: Bounds) -> bool:
 def _text(path: Path, reading: Reading, encoding: str, bounds: Bounds) -> Iterator[bytes]:
     def bare() -> Iterator[bytes]:
         first = True
-        for block in _blocks(path, reading.packed, bounds):
+        for block in _blocks(path, _packing(reading), bounds):
             if first:
                 mark = encodings.bom(block)
                 block = block[mark[1] :] if mark else block  # noqa: PLW2901 - the mark is no text
@@ -241,9 +296,23 @@ def cell_text(cell: Any) -> str:
 
 
 def lines(file: BinaryIO, end: int) -> Iterator[str]:
-    """The lines of a canonical file up to byte `end`."""
-    while (left := end - file.tell()) > 0:
-        line = file.readline(left)
-        if not line:
-            return
-        yield line.decode()
+    """The lines of a canonical file up to byte `end`; of one that is longer than any row only the beginning."""
+    left = end - file.tell()
+    while left > 0 and (line := file.readline(min(left, LINE_BYTES))):
+        left -= len(line)
+        if left == 0 or line.endswith(b"\n"):
+            yield line.decode()
+            continue
+        rest = skip_line(file, left)
+        left -= rest
+        yield LongLine(line, len(line) + rest)
+
+
+def skip_line(file: BinaryIO, left: int) -> int:
+    """The bytes up to the end of the line, `left` at the most; none of them is held."""
+    size = 0
+    while size < left and (part := file.readline(min(left - size, BLOCK))):
+        size += len(part)
+        if part.endswith(b"\n"):
+            break
+    return size

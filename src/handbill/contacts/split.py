@@ -9,7 +9,7 @@ from typing import BinaryIO
 import msgspec
 
 from handbill.contacts import sources
-from handbill.contacts.dialects import Dialect, records
+from handbill.contacts.dialects import Dialect, LongLine, records
 from handbill.contacts.model import Reading
 
 CHUNK = 1 << 20
@@ -44,7 +44,7 @@ def split(path: Path, start: int, reading: Reading, chunk: int = CHUNK) -> Itera
     size = path.stat().st_size
     with path.open("rb") as file:
         position, row = start, 1
-        if reading.format != "jsonl" and reading.header:
+        if reading.format != "jsonl" and (reading.header or reading.skip_rows):
             file.seek(position)
             position, row = _past_header(file, position, size, reading)
         while position < size:
@@ -55,12 +55,14 @@ def split(path: Path, start: int, reading: Reading, chunk: int = CHUNK) -> Itera
 
 
 def _past_header(file: BinaryIO, position: int, size: int, reading: Reading) -> tuple[int, int]:
-    """Behind the header; empty lines above it are no rows."""
-    for cells, taken in records(sources.lines(file, size), _dialect(reading)):
-        position += _bytes(taken)
-        if cells:
+    """Behind the rows to skip and the header; empty lines above it are no rows."""
+    for number, (cells, taken) in enumerate(records(sources.lines(file, size), _dialect(reading))):
+        if number >= reading.skip_rows and not reading.header:
             break
-    return position, 2
+        position += _bytes(taken)
+        if number >= reading.skip_rows and cells and isinstance(cells, list):
+            break
+    return position, 1 + reading.skip_rows + reading.header
 
 
 def _range(file: BinaryIO, position: int, size: int, reading: Reading, chunk: int) -> tuple[int, int]:
@@ -77,7 +79,7 @@ def _by_lines(file: BinaryIO, block: bytes, position: int, size: int) -> tuple[i
     if cut := block.rfind(b"\n") + 1:
         return position + cut, block.count(b"\n")
     file.seek(position)
-    return position + len(file.readline()), 1  # one line longer than a chunk
+    return position + sources.skip_line(file, size - position), 1  # one line longer than a chunk
 
 
 def _by_records(file: BinaryIO, position: int, size: int, reading: Reading, chunk: int) -> tuple[int, int]:
@@ -92,7 +94,13 @@ def _by_records(file: BinaryIO, position: int, size: int, reading: Reading, chun
 
 
 def _bytes(lines: list[str]) -> int:
-    return sum(len(line) if line.isascii() else len(line.encode()) for line in lines)
+    return sum(map(_size, lines))
+
+
+def _size(line: str) -> int:
+    if isinstance(line, LongLine):
+        return line.size
+    return len(line) if line.isascii() else len(line.encode())
 
 
 def _dialect(reading: Reading) -> Dialect:

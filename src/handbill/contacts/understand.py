@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +19,28 @@ from handbill.kit.untrusted_json import UNREADABLE
 
 ROWS = 200
 COLUMNS = 1_000
-OURS = ("handbill_row", "handbill_reason", "handbill_field", "handbill_fix")
+OURS = ("handbill_row", "handbill_reason", "handbill_field", "handbill_fix", "handbill_suggestion")
 """Columns that the report of rejected rows adds; a file of fixes may still have them."""
 
 
-def proposal(path: str, name: str, bounds: sources.Bounds, region: str | None, like: Plan | None = None) -> Plan:
-    """`like`: the plan whose rejected rows these are; its columns are known by their names."""
-    reading, text = sources.look(Path(path), name, bounds, region)
+def proposal(
+    path: str,
+    name: str,
+    bounds: sources.Bounds,
+    region: str | None,
+    like: Plan | None = None,
+    member: str | None = None,
+) -> Plan:
+    """`like`: the plan whose rejected rows these are; its columns are known by their names. `member`: of a `.zip`."""
+    reading, text = sources.look(Path(path), name, bounds, region, member)
     lines = list(io.StringIO(text))
     if reading.format == "jsonl":
         names = _keys(lines)
         rows = [cells for cells, _ in rows_of(iter(lines[:ROWS]), Plan(reading, [Column(one) for one in names]))]
         plain = [cells for cells in rows if isinstance(cells, list) and cells]
     else:
+        skip = max(reading.skip_rows, mapping.title_rows(_rows(lines, reading)))
+        reading = msgspec.structs.replace(reading, skip_rows=skip)
         table = _table(lines, reading)
         header = mapping.is_header(table[0], table[1:]) if table else False
         reading = msgspec.structs.replace(reading, header=header)
@@ -45,15 +55,18 @@ def proposal(path: str, name: str, bounds: sources.Bounds, region: str | None, l
     return Plan(reading, columns, key=mapping.key_of(columns), region=region)
 
 
-def reheaded(path: str, bounds: sources.Bounds, plan: Plan, header: bool) -> Plan:
-    """The same plan for a file whose first row is (not) a header after all: names and proposals are made anew."""
-    reading = plan.reading
-    if reading.format == "jsonl":
+def reheaded(path: str, bounds: sources.Bounds, plan: Plan, header: bool, skip_rows: int) -> Plan:
+    """The plan for a file whose header is elsewhere, or nowhere: its columns are named and proposed again."""
+    if plan.reading.format == "jsonl":
+        if skip_rows:
+            raise Invalid("JSON lines have no rows above a header; nothing was changed.", code="IMPORT_MAPPING")
         return plan
+    reading = msgspec.structs.replace(plan.reading, header=header, skip_rows=skip_rows)
     text = sources.head_text(Path(path), reading, bounds)
     names, rows = _named(_table(list(io.StringIO(text)), reading), header)
+    if not names:
+        raise Invalid("No row is left below `skip_rows`; nothing was changed.", code="IMPORT_MAPPING")
     columns = mapping.propose(names, rows, plan.region)
-    reading = msgspec.structs.replace(reading, header=header)
     return msgspec.structs.replace(plan, reading=reading, columns=columns, key=mapping.key_of(columns))
 
 
@@ -62,7 +75,7 @@ def head_rows(path: str, bounds: sources.Bounds, plan: Plan, most: int) -> list[
     text = sources.head_text(Path(path), plan.reading, bounds)
     found: list[list[str] | str] = []
     skip = plan.reading.header and plan.reading.format != "jsonl"
-    for cells, _ in rows_of(io.StringIO(text), plan):
+    for cells, _ in islice(rows_of(io.StringIO(text), plan), plan.reading.skip_rows, None):
         if skip:
             skip = not cells
             continue
@@ -81,14 +94,16 @@ def read_head(
     return head, [reader.read(cells) if isinstance(cells, list) and cells else None for cells in head]
 
 
+def _rows(lines: list[str], reading: Reading) -> list[list[str]]:
+    """The first rows as they stand there; a damaged one and an empty one have no cells."""
+    table = records(iter(lines), Dialect(reading.delimiter, reading.quote))
+    return [cells if isinstance(cells, list) else [] for cells, _ in islice(table, ROWS)]
+
+
 def _table(lines: list[str], reading: Reading) -> list[list[str]]:
-    found = []
-    for cells, _ in records(iter(lines), Dialect(reading.delimiter, reading.quote)):
-        if cells:
-            found.append(cells)
-        if len(found) > ROWS:
-            break
-    return found
+    """The rows that have cells, without those to skip."""
+    table = islice(records(iter(lines), Dialect(reading.delimiter, reading.quote)), reading.skip_rows, None)
+    return list(islice((cells for cells, _ in table if cells and isinstance(cells, list)), ROWS + 1))
 
 
 def _named(table: list[list[str]], header: bool) -> tuple[list[str], list[list[str]]]:

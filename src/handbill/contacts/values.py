@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from datetime import date, timedelta
+from datetime import date, datetime, time, timedelta
 from typing import Any
 
 import msgspec
@@ -25,10 +25,12 @@ _BLANKS = frozenset(
     {"", "-", "--", "n/a", "#n/a", "na", "null", "none", "nil", "nan", "(null)", "#ref!", "#value!", "\\n"}
 )
 _ODD = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\u00a0\u200b\ufeff\ud800-\udfff]")
-_ISO = re.compile(r"(\d{4})[-/.](\d{1,2})[-/.](\d{1,2})(?:[T ].*)?")
-_PARTS = re.compile(r"(\d{1,2})[-/. ](\d{1,2})[-/. ](\d{4}|\d{2})(?:[T ].*)?")
+_ISO = re.compile(r"(\d{4})[-/.](\d{1,2})[-/.](\d{1,2})(?:[T ](.*))?")
+_PARTS = re.compile(r"(\d{1,2})[-/. ](\d{1,2})[-/. ](\d{4}|\d{2})(?:[T ](.*))?")
+_HALF_DAY = re.compile(r"(\d{1,2})((?::\d{2}){1,2}) ?([ap])\.?m\.?", re.IGNORECASE)
+_TIME_CHARS = 40
 _COMPACT = re.compile(r"((?:19|20)\d{2})(\d{2})(\d{2})")
-_SERIAL = re.compile(r"(\d{5})(?:[.,]\d+)?")
+_SERIAL = re.compile(r"(\d{5})(?:[.,](\d{1,15}))?")
 _NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?")
 _YES = frozenset(
     {"1", "true", "t", "yes", "y", "ja", "j", "sim", "s", "si", "sí", "oui", "o", "x", "on", "ok", "opt-in"}
@@ -67,7 +69,10 @@ def locale(raw: str) -> Answer:
 
 
 def day(raw: str, order: DateOrder) -> Answer:
-    """A date as ISO 8601. Two-digit years are read as no more than ten years ahead of 2025."""
+    """A date as ISO 8601, with its time if it has one that is not midnight.
+
+    Two-digit years are read as no more than ten years ahead of 2025.
+    """
     cell = raw.strip()
     if len(cell) == 10 and cell[4] == "-" and cell[7] == "-" and cell.isascii():
         try:
@@ -75,25 +80,50 @@ def day(raw: str, order: DateOrder) -> Answer:
         except ValueError:
             return None, DATE_INVALID
         return cell, ""
-    if found := _ISO.fullmatch(cell) or _COMPACT.fullmatch(cell):
+    if found := _ISO.fullmatch(cell):
+        return _made(int(found[1]), int(found[2]), int(found[3]), found[4])
+    if found := _COMPACT.fullmatch(cell):
         return _made(int(found[1]), int(found[2]), int(found[3]))
     if found := _PARTS.fullmatch(cell):
         one, two, year = int(found[1]), int(found[2]), int(found[3])
         if len(found[3]) == 2:
             year += 2000 if year <= 35 else 1900
-        return _made(year, one, two) if order == "mdy" else _made(year, two, one)
+        return _made(year, one, two, found[4]) if order == "mdy" else _made(year, two, one, found[4])
     if found := _SERIAL.fullmatch(cell):
         number = int(found[1])
         if 10_000 <= number <= 80_000:
-            return (_EPOCH + timedelta(days=number)).isoformat(), ""
+            seconds = round(float(f"0.{found[2] or 0}") * 86_400)
+            moment = datetime.combine(_EPOCH, time()) + timedelta(days=number, seconds=seconds)
+            return _joined(moment.date(), moment.time()), ""
     return None, DATE_INVALID
 
 
-def _made(year: int, month: int, number: int) -> Answer:
+def _made(year: int, month: int, number: int, clock: str | None = None) -> Answer:
     try:
-        return date(year, month, number).isoformat(), ""
+        return _joined(date(year, month, number), _time(clock or "")), ""
     except ValueError:
         return None, DATE_INVALID
+
+
+def _joined(found: date, clock: time | None) -> str:
+    if clock is None or clock.replace(tzinfo=None) == time():
+        return found.isoformat()
+    return f"{found.isoformat()}T{clock.isoformat('milliseconds' if clock.microsecond else 'seconds')}"
+
+
+def _time(text: str) -> time | None:
+    """`10:30`, `10:30:15.5+02:00`, `10:30 PM`; None for what is no time: the date counts without it."""
+    text = text.strip()[:_TIME_CHARS]
+    if ":" not in text:
+        return None
+    try:
+        if half := _HALF_DAY.fullmatch(text):
+            hour = int(half[1]) % 12 + (12 if half[3] in "pP" else 0)
+            return time.fromisoformat(f"{hour:02}{half[2]}")
+        plain = text.upper().replace(" ", "")
+        return time.fromisoformat(f"0{plain}" if plain[1:2] == ":" else plain)
+    except ValueError:
+        return None
 
 
 def number(raw: str) -> Answer:

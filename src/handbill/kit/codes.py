@@ -225,6 +225,7 @@ CODES: dict[str, str] = {
     "IMPORT_MAPPING": "The columns, or the key, cannot be used as they are mapped; `faults` says which.",
     "IMPORT_NOT_A_TABLE": "The file is no table that can be read; nothing was kept.",
     "IMPORT_DAMAGED": "The file is damaged, cut off or locked by a password; nothing was kept.",
+    "IMPORT_MEMBER": "It is not clear which file of the .zip is meant, or it is packed itself; `faults` lists them.",
     "IMPORT_EMPTY": "There is nothing in the file; nothing was kept.",
     "IMPORT_TOO_LARGE": "The file, or what it unpacks to, is larger than is taken; nothing was kept.",
     "IMPORT_LIMIT": "The file could not be read within the limits of time and memory; simplify or split it.",

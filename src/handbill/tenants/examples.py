@@ -25,11 +25,12 @@ TENANT: dict[str, Any] = {
         "limits": {},
         "privacy": {"truncate_ip": True, "respect_dnt": False, "retention_days": 90},
         "version": 2,
+        "default_region": "FR",
     },
 }
 TENANT_PATCH: dict[str, Any] = {
     "time_zone": "Europe/Paris",
-    "settings": {"privacy": {"truncate_ip": True, "retention_days": 90}},
+    "settings": {"privacy": {"truncate_ip": True, "retention_days": 90}, "default_region": "FR"},
 }
 NEW_KEY: dict[str, Any] = {"kind": "secret", "name": "nightly export", "scopes": ["audit:read"]}
 KEY: dict[str, Any] = {

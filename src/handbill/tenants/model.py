@@ -140,6 +140,8 @@ class TenantSettings(msgspec.Struct, frozen=True):
     privacy: Privacy = Privacy()
     version: int = 1
     """Grows with each change of the settings."""
+    default_region: str | None = None
+    """Where phone numbers in national form are dialled, if a request does not say it."""
 
 
 class SettingsPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -149,6 +151,7 @@ class SettingsPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     jwt_secret: Annotated[str, Meta(min_length=32, max_length=1024)] | UnsetType | None = UNSET
     """The HS256 secret, at least 32 characters; null removes it. It is never shown."""
     privacy: Privacy | UnsetType = UNSET
+    default_region: Annotated[str, Meta(pattern=r"^[A-Z]{2}$")] | UnsetType | None = UNSET
 
 
 class TenantPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zoneinfo
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -48,6 +47,7 @@ from handbill.tenants.model import (
     TenantSettings,
 )
 from handbill.tenants.passwords import Passwords
+from handbill.tenants.places import check_region, check_zone
 from handbill.tenants.replays import Replays, check_key, request_hash
 from handbill.tenants.seals import Sealer
 
@@ -143,7 +143,7 @@ class TenantService:
     # --- the operator's verbs: across tenants, command line only
 
     async def create_tenant(self, new: NewTenant, *, actor: str) -> Tenant:
-        _check_zone(new.time_zone)
+        check_zone(new.time_zone)
         try:
             async with self._database.worker() as tx:
                 tenant = await store.create_tenant(tx, self._ids.new(), new, self._clock.now())
@@ -227,7 +227,7 @@ class TenantService:
             if patch.name is not UNSET:
                 wanted = structs.replace(wanted, name=patch.name)
             if patch.time_zone is not UNSET:
-                _check_zone(patch.time_zone)
+                check_zone(patch.time_zone)
                 wanted = structs.replace(wanted, time_zone=patch.time_zone)
             now = self._clock.now()
             after = await store.update_tenant(tx, wanted, now)
@@ -239,6 +239,11 @@ class TenantService:
             settings = (await store.read_settings(tx, tenant_id)).shown
         await self._tell(tenant_id)
         return after, settings
+
+    async def default_region(self, tenant_id: int) -> str | None:
+        """Where the tenant's phone numbers in national form are dialled, if it has said so."""
+        async with self._database.tenant(tenant_id) as tx:
+            return (await store.read_settings(tx, tenant_id)).shown.default_region
 
     def _patched(self, tenant_id: int, kept: store.StoredSettings, patch: SettingsPatch) -> store.StoredSettings:
         shown, sealed = kept.shown, kept.sealed_secret
@@ -252,6 +257,9 @@ class TenantService:
             shown = structs.replace(shown, jwt=patch.jwt)
         if patch.privacy is not UNSET:
             shown = structs.replace(shown, privacy=patch.privacy)
+        if patch.default_region is not UNSET:
+            check_region(patch.default_region)
+            shown = structs.replace(shown, default_region=patch.default_region)
         if shown.jwt.kind == "hs256" and sealed is None:
             raise Invalid("HS256 needs a secret.", faults=[Fault("settings.jwt_secret", "is needed for hs256")])
         return store.StoredSettings(shown, sealed)
@@ -367,17 +375,6 @@ class TenantService:
             await self._redis.call("PUBLISH", CHANGES, str(tenant_id))
         except Busy as error:
             log.warning("change-not-told", tenant=tenant_id, code=error.code)
-
-
-def _check_zone(name: str) -> None:
-    if name not in _zones():
-        raise Invalid(
-            f"{name!r} is no time zone we know.", faults=[Fault("time_zone", "must be an IANA name, like Europe/Paris")]
-        )
-
-
-def _zones() -> set[str]:
-    return zoneinfo.available_timezones()
 
 
 def _there(tenant: Tenant | None) -> Tenant:

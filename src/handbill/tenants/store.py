@@ -104,6 +104,7 @@ async def read_settings(tx: Tx, tenant_id: int) -> StoredSettings:
         limits=msgspec.json.decode(row["limits"], type=dict[str, float]),
         privacy=msgspec.json.decode(row["privacy"], type=Privacy),
         version=row["version"],
+        default_region=row["default_region"],
     )
     return StoredSettings(shown, row["jwt_secret"])
 
@@ -118,6 +119,7 @@ async def update_settings(tx: Tx, tenant_id: int, kept: StoredSettings, now: dat
         _json(shown.limits),
         _json(shown.privacy),
         now,
+        shown.default_region,
     )
 
 

@@ -335,8 +335,9 @@ def _contacts(house: House) -> ContactsService:
         inspection=InspectionLimits(given.preview_processes, given.preview_seconds),
     )
     return ContactsService(
-        house.database, house.jobs, house.tenants.audit, house.clock, policy, house.inspection_pool.run, house.people
-    )
+        house.database, house.jobs, house.tenants.audit, house.clock, policy, house.inspection_pool.run,
+        house.tenants.default_region, house.people,
+    )  # fmt: skip
 
 
 def _geo_file(settings: Settings) -> Path | None:

@@ -80,7 +80,9 @@ create table tenants.settings (
     limits jsonb not null default '{}',
     privacy jsonb not null default '{}',
     version int not null default 1,
-    updated_at timestamptz not null
+    updated_at timestamptz not null,
+    -- Where phone numbers in national form are dialled.
+    default_region text check (default_region ~ '^[A-Z]{2}$')
 );
 select handbill_wall('tenants.settings');
 

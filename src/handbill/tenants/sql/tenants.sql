@@ -38,12 +38,13 @@ where tenant_id = $1
 returning tenant_id, public_id, slug, name, tier, time_zone, status, version, created_at;
 
 -- name: read_settings
-select jwt::text as jwt, jwt_secret, limits::text as limits, privacy::text as privacy, version
+select jwt::text as jwt, jwt_secret, limits::text as limits, privacy::text as privacy, version,
+       default_region
 from tenants.settings
 where tenant_id = $1;
 
 -- name: update_settings
 update tenants.settings
 set jwt = $2::text::jsonb, jwt_secret = $3, limits = $4::text::jsonb, privacy = $5::text::jsonb,
-    version = version + 1, updated_at = $6
+    version = version + 1, updated_at = $6, default_region = $7
 where tenant_id = $1;
