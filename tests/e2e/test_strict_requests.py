@@ -27,7 +27,8 @@ SEAL = "a seal key for tests"
 VENDORS = {path for (_, path), dialect in ROUTES.items() if dialect is not Dialect.OWN}
 ANY_BODY = VENDORS | {"/webhooks/whatsapp/{connection_id}"}
 ANY_QUERY = ANY_BODY | {
-    "/health", "/ready", "/ping", "/handbill.js", "/handbill/vectors.json", "/demo", "/demo/{name}", "/r/{token}",
+    "/health", "/ready", "/ping", "/handbill.js", "/handbill/vectors.json", "/demo", "/demo/{name}", "/docs",
+    "/docs/{name}", "/r/{token}",
 }  # fmt: skip
 ODD = "placementz"
 

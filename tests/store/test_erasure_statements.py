@@ -88,6 +88,7 @@ def cases(tenant: int, now: datetime) -> dict[str, tuple[Any, ...]]:
         "contacts.sweep_findings": (tenant, md5_id(3), LIMIT),
         "events.forget_batches": ("v0", "10-0", timedelta(days=1), LIMIT),
         "events.forget_keys": ((0, 0), (1, 0), old),
+        "events.forget_corrections": (old, LIMIT),
         "events.forget_sequence_corrections": (old, LIMIT),
         "events.drop_parked": (tenant, "REJECTED", None, LIMIT, md5_id(0)),
         "events.waiting_ids": (tenant, None, NIL, md5_id(0), LIMIT, None, 1 << 20),

@@ -14,7 +14,7 @@ import pytest
 from handbill.events import shipping_rows
 from handbill.events.model import CapturedEvent, Row, encode, key
 from handbill.events.model import Edge as SaidEdge
-from handbill.events.shipping_rows import RowMaker
+from handbill.events.shipping_rows import COLUMNS, RowMaker
 from handbill.infra.postgres import Database
 from handbill.kit.turns import BYTES_PER_TURN
 from handbill.people import folding, gather, store
@@ -147,6 +147,7 @@ async def test_rows_for_clickhouse_are_made_in_turns(monkeypatch: pytest.MonkeyP
         records = await RowMaker(lambda tenant_id, who: UUID(int=1), lambda address: None, no_public_ids).records(
             made, {}, {1: 7}
         )
-    assert [(record[4], record[-1]) for record in records] == [(row.event.id, 7) for row in made]
+    event_id, retention = COLUMNS.index("event_id"), COLUMNS.index("retention")
+    assert [(record[event_id], record[retention]) for record in records] == [(row.event.id, 7) for row in made]
     assert turn.whole == 60 * len(BRACKETS)
     assert turn.most <= BYTES_PER_TURN + 2 * len(BRACKETS)

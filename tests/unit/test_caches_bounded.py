@@ -47,10 +47,12 @@ NOTHING: Any = None
 
 OTHER_CACHES = {
     "adstats/cadence.py": "the names of all time zones, in one set: the function takes no arguments",
+    "api/api_docs.py": "the files of one page: the function takes no arguments",
+    "api/field_docs.py": "texts by module: the modules are this program's",
     "banners/stamps.py": "at most 100 seconds of this server's own clock",
     "banners/targeting/index.py": "a plain dict for speed, with its own limits in entries and bytes (tested below)",
     "contacts/uploads.py": "one block of an upload before it is written, not a cache",
-    "contacts/phone_plans.py": "calling codes of one to three digits, and regions of two letters that were checked before",
+    "contacts/phone_plans.py": "calling codes of one to three digits, and regions that were checked before",
     "events/dialects/bounded.py": "decoders by their type: the types are written in the source",
     "fake_graph/limits.py": "a stand-in for tests and trials, not part of an installation",
     "infra/journal/spill.py": "rates by the number of a tenant: three numbers each, at most 10,000 tenants",

@@ -34,9 +34,9 @@ __all__ = ["STATE", "AdstatsService", "Explained", "StatsAnswer", "StatsQuery", 
 
 _log = logs.get("adstats")
 LISTING_PACE = timedelta(hours=1)
-_VOLATILE = frozenset({"updated_at", "verified_at"})
+_VOLATILE = frozenset({"updated_at"})
 STATE = (
-    StateTable("adstats.fb_connections", ("tenant_id", "connection_id"), _VOLATILE),
+    StateTable("adstats.fb_connections", ("tenant_id", "connection_id"), _VOLATILE | {"verified_at"}),
     StateTable("adstats.sellpages", ("tenant_id", "sellpage_id"), _VOLATILE),
     StateTable("adstats.entities", ("tenant_id", "entity_id"), _VOLATILE),
     StateTable(

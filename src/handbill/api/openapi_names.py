@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from typing import Any
 
 _REF = "#/components/schemas/"
-_QUALIFIED = re.compile(r"(?:handbill[._])?(?P<feature>[a-z]+)[._](?:[a-z_]+[._])*(?P<name>[A-Z]\w*)")
-_PAGE = re.compile(r"Page_(?P<of>.+)_")
+_PAGE = "Page_"
+"""How Litestar begins the name of a page of something, which ends in an underscore."""
 
 
 def name_schemas(document: dict[str, Any]) -> None:
@@ -39,19 +38,25 @@ def open_objects(node: Any) -> None:
 
 
 def _plain(key: str) -> str:
-    page = _PAGE.fullmatch(key)
-    if page is not None:
-        return f"{_plain(page['of'])}Page"
-    qualified = _QUALIFIED.fullmatch(key)
-    return key if qualified is None else qualified["name"]
+    if key.startswith(_PAGE):
+        return f"{_plain(_inside(key))}Page"
+    return _parts(key)[-1]
 
 
 def _with_feature(key: str) -> str:
-    page = _PAGE.fullmatch(key)
-    if page is not None:
-        return f"{_with_feature(page['of'])}Page"
-    qualified = _QUALIFIED.fullmatch(key)
-    return key if qualified is None else f"{qualified['feature'].capitalize()}{qualified['name']}"
+    if key.startswith(_PAGE):
+        return f"{_with_feature(_inside(key))}Page"
+    *modules, name = _parts(key)
+    return f"{modules[0].capitalize()}{name}" if modules else name
+
+
+def _inside(page: str) -> str:
+    return page.removeprefix(_PAGE).removesuffix("_")
+
+
+def _parts(key: str) -> list[str]:
+    """The modules, from the feature on, and the class: names of classes have no underscore."""
+    return key.replace(".", "_").removeprefix("handbill_").split("_")
 
 
 def _follow(node: Any, names: dict[str, str]) -> None:

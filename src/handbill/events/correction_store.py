@@ -49,7 +49,7 @@ class CorrectionStore:
 
     async def forget(self, tx: Tx, before: datetime, limit: int) -> int:
         """Remove corrections that were finished before then; how many."""
-        return int(await tx.fetchval(S.forget_corrections, before, limit))
+        return len(await tx.fetch(S.forget_corrections, before, limit))
 
     async def open(self, tx: Tx) -> int:
         """How many corrections ClickHouse may not have."""

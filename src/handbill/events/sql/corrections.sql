@@ -39,15 +39,14 @@ where c.tenant_id = u.tenant_id and c.event_key = u.event_key and c.sequence = u
 
 -- name: forget_corrections
 -- no-tenant: finished corrections of all tenants
-with gone as (
-    delete from events.sequence_corrections
-    where ctid = any (array(
-        select ctid from events.sequence_corrections
-        where exported_at < $1 order by exported_at limit $2 for update skip locked
-    ))
-    returning 1
-)
-select count(*) from gone
+-- One that somebody holds stays for the next run.
+delete from events.sequence_corrections c
+using (
+    select tenant_id, event_key from events.sequence_corrections
+    where exported_at is not null and exported_at < $1 order by exported_at limit $2 for update skip locked
+) as old
+where c.tenant_id = old.tenant_id and c.event_key = old.event_key
+returning c.tenant_id
 
 -- name: open_corrections
 -- no-tenant: how many there are of all tenants
