@@ -34,8 +34,9 @@ async def test_two_calls_in_a_row_keep_their_order(
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     env = {**handbill_env, "HANDBILL_CLICKHOUSE__URL": engines.clickhouse_url}
     senders = [await new_sender(database, redis, await make_tenant()) for _ in PYTHON_CLIENTS]
-    connection = await asyncpg.connect(engines.postgres_url)
     async with capturing(env) as api, AsyncExitStack() as stack:
+        connection = await asyncpg.connect(engines.postgres_url)
+        stack.push_async_callback(connection.close)
         nets = [await stack.enter_async_context(recorder(api.base)) for _ in PYTHON_CLIENTS]
         for net in nets:
             net.delay = net.lose = int(lossy)
@@ -53,10 +54,9 @@ async def test_two_calls_in_a_row_keep_their_order(
                 await folded(connection, sender.tenant, len(set(ids)), copies)
                 found = await properties(connection, sender.tenant)
                 counts[client.name] = right(found, client.people(PEOPLE), sets_once=client.sets_once)
-            await exported(connection)
+            await exported(connection, [sender.tenant for sender in senders])
         for client, sender in zip(PYTHON_CLIENTS, senders, strict=True):
             looked, bought = await funnel(api.base, sender.secret_key)
             counts[client.name] |= {"looked": looked, "bought": bought}
-    await connection.close()
     wrong = {name: each for name, each in counts.items() if set(each.values()) != {PEOPLE}}
     assert not wrong

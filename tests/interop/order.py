@@ -124,6 +124,6 @@ async def one(case: Case, ours: House, net: Recorder, connection: asyncpg.Connec
     after = case.properties.items()
     wrong = {person: found.get(person) for person in people if not after <= found.get(person, {}).items()}
     assert not wrong, f"{len(wrong)} of {len(people)} are wrong: {wrong}"
-    await exported(connection)
+    await exported(connection, [tenant.tenant_id])
     steps = await funnel(net.base, secret_key)
     assert steps == [len(people)] * 2, f"a funnel of {len(people)} people counts {steps}"

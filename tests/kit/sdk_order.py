@@ -7,7 +7,7 @@ to `a` and once to `b`.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -18,14 +18,16 @@ from posthog import Posthog
 from rudderstack.analytics.client import Client as Rudder
 from segment.analytics.client import Client as Segment
 
+from handbill.infra.journal.lanes import Lanes
 from tests.kit.waiting import eventually
 
 COUNTED = "select count(*) from events.event_keys where tenant_id = $1"
 COPIES = "select coalesce(sum(events), 0)::int from events.drops where tenant_id = $1 and reason = 'DUPLICATE'"
 WAITING = "select exists (select from people.unfolded where tenant_id = $1)"
 EXPORTING = """
-select exists (select from people.distinct_ids where shipped < version) or exists (select from people.unfolded)
-or exists (select from events.ch_batches where done_at is null)
+select exists (select from people.distinct_ids where shipped < version and tenant_id = any ($1::int[]))
+or exists (select from people.unfolded where tenant_id = any ($1::int[]))
+or exists (select from events.ch_batches where done_at is null and lane = any ($2::text[]))
 """
 PERSONS = """
 select d.distinct_id, p.properties::text from people.distinct_ids d
@@ -99,11 +101,15 @@ async def folded(connection: asyncpg.Connection, tenant: int, events: int, copie
     await eventually(done, what=f"{events} events and {copies} copies are counted and their people worked out")
 
 
-async def exported(connection: asyncpg.Connection) -> None:
-    """Until ClickHouse has everything that is counted, of every tenant, and knows whose it is."""
+async def exported(connection: asyncpg.Connection, tenants: Sequence[int]) -> None:
+    """Until ClickHouse has everything that is counted in the lanes of a worker, and knows whose these tenants' events are.
+
+    Other tests may have left batches in lanes of their own.
+    """
+    lanes = [name for name, _ in Lanes().all()]
 
     async def done() -> bool:
-        return not await connection.fetchval(EXPORTING)
+        return not await connection.fetchval(EXPORTING, list(tenants), lanes)
 
     await eventually(done, what="ClickHouse has all events and people")
 

@@ -242,6 +242,7 @@ class PlanPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     columns: Annotated[list[ColumnEdit], Meta(max_length=1000)] | UnsetType = UNSET
     header: bool | UnsetType = UNSET
     skip_rows: Annotated[int, Meta(ge=0, le=SKIP_ROWS_MAX)] | UnsetType = UNSET
+    """Rows above the header, or above the first row of data, that are left out."""
     key: KeyKind | UnsetType = UNSET
     policy: Policy | UnsetType = UNSET
     region: Region | UnsetType | None = UNSET
