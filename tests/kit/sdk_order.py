@@ -102,7 +102,7 @@ async def folded(connection: asyncpg.Connection, tenant: int, events: int, copie
 
 
 async def exported(connection: asyncpg.Connection, tenants: Sequence[int]) -> None:
-    """Until ClickHouse has everything that is counted in the lanes of a worker, and knows whose these tenants' events are.
+    """Until ClickHouse has everything that is counted in a worker's lanes, and knows whose these tenants' events are.
 
     Other tests may have left batches in lanes of their own.
     """

@@ -152,7 +152,7 @@ class SettingsPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The HS256 secret, at least 32 characters; null removes it. It is never shown."""
     privacy: Privacy | UnsetType = UNSET
     default_region: Annotated[str, Meta(pattern=r"^[A-Z]{2}$")] | UnsetType | None = UNSET
-    """Two letters, ISO 3166: where phone numbers in national form are dialled if a request does not say it; null: none."""
+    """Two letters, ISO 3166: where phone numbers are dialled if a request does not say it; null: nowhere."""
 
 
 class TenantPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
