@@ -116,7 +116,9 @@ async def test_questions_and_their_tables(desk: Desk, clickhouse: ClickHouse, te
     reply = await api("GET", f"{V1}/events", key=mine, params={**RANGE, "where": where, "distinct_id": "bob"})
     assert [row["properties"] for row in reply.json()["items"]] == [{"plan": "pro"}]
     exported = (await api("GET", f"{V1}/events.csv?{days}", key=mine)).body.decode()
-    assert [row["distinct_id"] for row in csv.DictReader(io.StringIO(exported))] == ["bob", "ada", "ada"]
+    table = list(csv.DictReader(io.StringIO(exported)))
+    assert [row["distinct_id"] for row in table] == ["bob", "ada", "ada"]
+    assert [row["person_id"] for row in table] == [str(person_id(tenant, row["distinct_id"])) for row in table]
     assert "secret" not in exported
     assert [row["distinct_id"] for row in (await api("GET", f"{V1}/events?{days}", key=theirs)).json()["items"]] == [
         "eve"

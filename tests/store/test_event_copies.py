@@ -45,12 +45,12 @@ async def test_a_parked_event_has_the_smallest_sequence_of_its_copies_in_the_bat
     database: Database, redis: Redis, tenant: int
 ) -> None:
     """Its copies are dropped with the batch and do not come again: replayed, it must know what they said."""
-    async with loop(database, redis) as house:
-        now = house.clock.now_ms()
+    async with loop(database, redis) as app:
+        now = app.clock.now_ms()
         bad = msgspec.structs.replace(impression(tenant, "bad", now, 7), page="a\0b")
-        await house.events.accept([bad, msgspec.structs.replace(bad, sequence=3)])
-        await house.consumer(ConsumerPolicy(batch_events=100, batch_wait_ms=0))
-        await house.drained()
+        await app.events.accept([bad, msgspec.structs.replace(bad, sequence=3)])
+        await app.consumer(ConsumerPolicy(batch_events=100, batch_wait_ms=0))
+        await app.drained()
         async with database.worker() as tx:
             bodies = [row["body"] for row in await tx.fetch(PARKED, tenant)]
     assert [decode(body) for body in bodies] == [msgspec.structs.replace(bad, sequence=3)]
@@ -115,8 +115,8 @@ async def test_workers_with_overlapping_copies_in_many_lanes_end_with_the_smalle
 ) -> None:
     """The same ids in every lane at once, each time with another sequence. Nobody waits in a circle."""
     chance = random.Random(5)
-    async with loop(database, redis, main=4) as house:
-        now = house.clock.now_ms()
+    async with loop(database, redis, main=4) as app:
+        now = app.clock.now_ms()
         ids = [f"e{number}" for number in range(60)]
         sent = [
             msgspec.structs.replace(impression(tenant, event_id, now, chance.randrange(1_000)), session=f"s{session}")
@@ -125,11 +125,11 @@ async def test_workers_with_overlapping_copies_in_many_lanes_end_with_the_smalle
         ]
         chance.shuffle(sent)
         for start in range(0, len(sent), 15):
-            await house.events.accept(sent[start : start + 15])
+            await app.events.accept(sent[start : start + 15])
         for _ in range(4):
-            await house.consumer(ConsumerPolicy(batch_events=20, batch_wait_ms=0, lease_s=4))
-        await house.drained()
-        errors = [health.last_error for consumer in house.consumers for health in consumer.healths()]
+            await app.consumer(ConsumerPolicy(batch_events=20, batch_wait_ms=0, lease_s=4))
+        await app.drained()
+        errors = [health.last_error for consumer in app.consumers for health in consumer.healths()]
     smallest = {
         key("impression", each): min(event.sequence for event in sent if event.id == each) for each in ids
     }  # fmt: skip
@@ -143,8 +143,8 @@ async def test_workers_with_overlapping_copies_in_many_lanes_end_with_the_smalle
 async def test_a_replay_of_ten_thousand_copies_writes_no_row_again(
     database: Database, redis: Redis, tenant: int
 ) -> None:
-    async with loop(database, redis, main=1) as house:
-        now = house.clock.now_ms()
+    async with loop(database, redis, main=1) as app:
+        now = app.clock.now_ms()
         sent = [
             CapturedEvent(
                 tenant, f"e{n}", now, now, "$identify", f"u{n % 50}", "own", set=b'{"plan":1}', set_once=b'{"first":2}',
@@ -152,13 +152,13 @@ async def test_a_replay_of_ten_thousand_copies_writes_no_row_again(
             )
             for n in range(10_000)
         ]  # fmt: skip
-        await house.consumer(ConsumerPolicy(batch_events=10_000, batch_wait_ms=0))
-        await house.events.accept(sent)
-        await house.drained()
+        await app.consumer(ConsumerPolicy(batch_events=10_000, batch_wait_ms=0))
+        await app.events.accept(sent)
+        await app.drained()
         before = await places(database, tenant)
         random.Random(1).shuffle(sent)
-        await house.events.accept(sent)
-        await house.drained()
+        await app.events.accept(sent)
+        await app.drained()
     after = await places(database, tenant)
     assert {table: len(rows) for table, rows in after.items()} == {
         "events.event_keys": 10_000, "people.properties": 50, "people.person_edges": 50, "people.persons": 50,
@@ -185,9 +185,9 @@ async def test_parked_copies_that_are_replayed_end_with_the_smallest_sequence(
 ) -> None:
     """Some copies are parked in batches of their own, others are counted before and after the replay."""
     owner = await asyncpg.connect(engines.postgres_url)
-    async with loop(database, redis, main=1) as house:
-        now = house.clock.now_ms()
-        await house.consumer(ConsumerPolicy(batch_events=1, batch_wait_ms=0))
+    async with loop(database, redis, main=1) as app:
+        now = app.clock.now_ms()
+        await app.consumer(ConsumerPolicy(batch_events=1, batch_wait_ms=0))
         await owner.execute(
             "alter table people.properties add constraint ill check (distinct_id <> 'curable') not valid"
         )
@@ -201,14 +201,14 @@ async def test_parked_copies_that_are_replayed_end_with_the_smallest_sequence(
         copies[4:] = [msgspec.structs.replace(each, id=f"w{each.id}") for each in copies[4:]]
         try:
             for each in copies:
-                await house.events.accept([each])
-            await house.drained()
+                await app.events.accept([each])
+            await app.drained()
         finally:
             await owner.execute("alter table people.properties drop constraint ill")
             await owner.close()
         assert await people_now(database, tenant) == {"well": {"plan": 2}}
-        await house.events.dead.replay(Chosen(tenant))
-        await house.drained()
+        await app.events.dead.replay(Chosen(tenant))
+        await app.drained()
     assert await people_now(database, tenant) == {"well": {"plan": 2}, "curable": {"plan": 2}}
     assert await sequences(database, tenant) == {
         key("capture", f"{w}e{n}"): sequence for w in ("", "w") for n, sequence in ((1, 1), (2, 4))
@@ -219,9 +219,9 @@ async def test_a_file_of_history_orders_events_of_one_time_by_their_lines(
     database: Database, redis: Redis, tenant: int, tmp_path: Path
 ) -> None:
     """Whatever the chunks, and given again from where it stopped."""
-    async with loop(database, redis) as house:
-        await house.consumer(ConsumerPolicy(batch_events=3, batch_wait_ms=0))
-        banner, placement = await house.banner(tenant), await house.placement(tenant)
+    async with loop(database, redis) as app:
+        await app.consumer(ConsumerPolicy(batch_events=3, batch_wait_ms=0))
+        banner, placement = await app.banner(tenant), await app.placement(tenant)
         line = {
             "bannerPublicId": str(banner.banner_id),
             "placementPublicId": str(placement.placement_id),
@@ -232,8 +232,8 @@ async def test_a_file_of_history_orders_events_of_one_time_by_their_lines(
         for size in (3, 7):
             source = list(lines(file))
             for start in range(0, len(source), size):
-                await house.banners.importer.chunk(tenant, "impression", source[start : start + size])
-        await house.drained()
+                await app.banners.importer.chunk(tenant, "impression", source[start : start + size])
+        await app.drained()
     assert await sequences(database, tenant) == {key("impression", f"h{n}"): n for n in range(1, 8)}
     assert await corrections(database, tenant) == {}
 
@@ -272,9 +272,9 @@ async def test_corrections_are_forgotten_behind_the_horizon_and_no_others(
     rows = copies(tenant, *((f"e{number}", number) for number in range(25)))
     async with database.worker() as tx:
         await store.correct_sequences(tx, rows)
-    async with loop(database, redis) as house:
-        now = house.clock.now()
-        await house.events.forget_sequence_corrections(now)  # other tests of this database may have left old ones
+    async with loop(database, redis) as app:
+        now = app.clock.now()
+        await app.events.forget_sequence_corrections(now)  # other tests of this database may have left old ones
         owner = await asyncpg.connect(engines.postgres_url)
         for days, some in ((37, rows[:20]), (35, rows[20:])):
             await owner.execute(
@@ -283,6 +283,6 @@ async def test_corrections_are_forgotten_behind_the_horizon_and_no_others(
                 tenant, [row.key for row in some], now, timedelta(days=days),
             )  # fmt: skip
         await owner.close()
-        assert await house.events.forget_sequence_corrections(now, limit=3) == 20
+        assert await app.events.forget_sequence_corrections(now, limit=3) == 20
         assert await corrections(database, tenant) == {row.key: row.event.sequence for row in rows[20:]}
-        assert await house.events.forget_sequence_corrections(now) == 0
+        assert await app.events.forget_sequence_corrections(now) == 0

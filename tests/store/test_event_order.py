@@ -66,15 +66,15 @@ async def test_of_copies_the_smallest_sequence_counts_whichever_comes_first(
     database: Database, redis: Redis, tenant: int
 ) -> None:
     """Batches of one event each, so that copies meet in different transactions; and all in one batch."""
-    async with loop(database, redis) as house:
-        await house.consumer(ConsumerPolicy(batch_events=1, batch_wait_ms=0))
-        now = house.clock.now_ms()
+    async with loop(database, redis) as app:
+        await app.consumer(ConsumerPolicy(batch_events=1, batch_wait_ms=0))
+        now = app.clock.now_ms()
         for sequence in (7, 3, 9, 3):
-            await house.events.accept([impression(tenant, "one", now, sequence)])
-        await house.events.accept([impression(tenant, "once", now, 8)])
-        await house.events.accept([impression(tenant, "again", now, 2)])
-        await house.events.accept([impression(tenant, "again", now, 5)])
-        await house.drained()
+            await app.events.accept([impression(tenant, "one", now, sequence)])
+        await app.events.accept([impression(tenant, "once", now, 8)])
+        await app.events.accept([impression(tenant, "again", now, 2)])
+        await app.events.accept([impression(tenant, "again", now, 5)])
+        await app.drained()
     assert await sequences(database, tenant) == {
         key("impression", "one"): 3, key("impression", "once"): 8, key("impression", "again"): 2,
     }  # fmt: skip
@@ -85,11 +85,11 @@ async def test_of_copies_the_smallest_sequence_counts_whichever_comes_first(
 async def test_a_copy_in_the_same_batch_lowers_the_sequence_of_the_first(
     database: Database, redis: Redis, tenant: int
 ) -> None:
-    async with loop(database, redis) as house:
-        now = house.clock.now_ms()
-        await house.events.accept([impression(tenant, "one", now, sequence) for sequence in (7, 3, 5)])
-        await house.consumer(ConsumerPolicy(batch_events=100, batch_wait_ms=0))
-        await house.drained()
+    async with loop(database, redis) as app:
+        now = app.clock.now_ms()
+        await app.events.accept([impression(tenant, "one", now, sequence) for sequence in (7, 3, 5)])
+        await app.consumer(ConsumerPolicy(batch_events=100, batch_wait_ms=0))
+        await app.drained()
     assert await sequences(database, tenant) == {key("impression", "one"): 3}
     assert await corrections(database, tenant) == {key("impression", "one"): 3}
 
@@ -98,21 +98,21 @@ async def test_a_correction_that_was_exported_is_open_again_when_a_smaller_one_c
     database: Database, redis: Redis, tenant: int
 ) -> None:
     exported = Sql("update events.sequence_corrections set exported_at = now() where tenant_id = $1", "test_exported")
-    async with loop(database, redis) as house:
-        await house.consumer(ConsumerPolicy(batch_events=1, batch_wait_ms=0))
-        now = house.clock.now_ms()
+    async with loop(database, redis) as app:
+        await app.consumer(ConsumerPolicy(batch_events=1, batch_wait_ms=0))
+        now = app.clock.now_ms()
         for sequence in (9, 7):
-            await house.events.accept([impression(tenant, "one", now, sequence)])
-        await house.drained()
+            await app.events.accept([impression(tenant, "one", now, sequence)])
+        await app.drained()
         async with database.worker() as tx:
             await tx.execute(exported, tenant)
         for sequence in (8, 7):
-            await house.events.accept([impression(tenant, "one", now, sequence)])
-        await house.drained()
+            await app.events.accept([impression(tenant, "one", now, sequence)])
+        await app.drained()
         async with database.worker() as tx:
             assert [row["exported_at"] is None for row in await tx.fetch(CORRECTIONS, tenant)] == [False]
-        await house.events.accept([impression(tenant, "one", now, 4)])
-        await house.drained()
+        await app.events.accept([impression(tenant, "one", now, 4)])
+        await app.drained()
     async with database.worker() as tx:
         rows = await tx.fetch(CORRECTIONS, tenant)
     assert [(row["sequence"], row["exported_at"]) for row in rows] == [(4, None)]
@@ -131,13 +131,13 @@ async def test_every_arrangement_of_retried_and_rebatched_requests_gives_the_sta
     states = []
     for consumers, main, size in ((1, 1, 5_000), (1, 2, 1), (4, 4, 7), (2, 3, 40)):
         await forget(engines, tenant)
-        async with loop(database, redis, clock=clock, lanes=own_lanes(main)) as house:
+        async with loop(database, redis, clock=clock, lanes=own_lanes(main)) as app:
             for _ in range(consumers):
-                await house.consumer(ConsumerPolicy(batch_events=size, batch_wait_ms=1, lease_s=4))
+                await app.consumer(ConsumerPolicy(batch_events=size, batch_wait_ms=1, lease_s=4))
             batches = of_tenant(tenant, clock.now_ms(), [*delivered, *chance.choices(delivered, k=5)])
             chance.shuffle(batches)
-            await asyncio.gather(*(house.events.accept(batch) for batch in batches))
-            await house.drained()
+            await asyncio.gather(*(app.events.accept(batch) for batch in batches))
+            await app.drained()
             async with database.worker() as tx:
                 states.append(await state_hash(tx, (*PEOPLE, EVENTS[0])))
         assert await people_now(database, tenant) == client.properties(expected), f"{consumers}, {main}, {size}"
@@ -154,8 +154,8 @@ async def test_death_at_every_point_keeps_the_order(
     batches = client.requests(8, client.calls(8, number=1_500))
     random.Random(8).shuffle(batches)
     sent: list[list[CapturedEvent]] = []
-    async with loop(database, redis, lanes=own_lanes(1)) as house, a_victim(engines, house) as victim:
-        now, end = house.clock.now_ms(), ""
+    async with loop(database, redis, lanes=own_lanes(1)) as app, a_victim(engines, app) as victim:
+        now, end = app.clock.now_ms(), ""
 
         async def prepared() -> None:
             nonlocal end
@@ -163,14 +163,14 @@ async def test_death_at_every_point_keeps_the_order(
             assert len(fresh) == 4, "too few requests for so many deaths"
             sent.extend(fresh)
             for batch in of_tenant(tenant, now, fresh):
-                await house.events.accept(batch)
-            end = await last_entry(house, tenant)
+                await app.events.accept(batch)
+            end = await last_entry(app, tenant)
 
         async def attempt() -> None:
             await victim.consume(end)
 
         async def check(at: int, name: str) -> None:
-            await taken_over(house)
+            await taken_over(app)
             expected = client.counted(sent)
             assert await people_now(database, tenant) == client.properties(expected), f"death {at} at {name}"
             stored = {key("capture", event.id): event.sequence for event in expected}
@@ -179,14 +179,14 @@ async def test_death_at_every_point_keeps_the_order(
 
         await prepared()
         assert await enumerate_points(attempt, check, only="after:", what="order") > 40
-        await taken_over(house)
+        await taken_over(app)
         [whole] = of_tenant(control, now, [client.counted(sent)])
         await kit.commit(database, control, [event for event in whole if isinstance(event, CapturedEvent)])
-        await house.people.keeper.settle(control)
+        await app.people.keeper.settle(control)
         assert await kit.state(database, tenant) == await kit.state(database, control)
 
 
-async def last_entry(house: Loop, tenant: int) -> str:
-    lane = house.lanes.lane_for(tenant, "anybody")
-    last: bytes = await house.redis.call("HGET", house.keys.tagged("journal", lane, "meta"), "last")
+async def last_entry(app: Loop, tenant: int) -> str:
+    lane = app.lanes.lane_for(tenant, "anybody")
+    last: bytes = await app.redis.call("HGET", app.keys.tagged("journal", lane, "meta"), "last")
     return last.decode()

@@ -255,6 +255,23 @@ async def test_a_funnel_of_many_people_writes_to_disk_what_does_not_fit_in_memor
     assert refused.value.code == "INSIGHT_TOO_HEAVY"
 
 
+async def test_an_export_that_does_not_fit_in_memory_is_sorted_on_disk(
+    clickhouse: ClickHouse, insights: MakeInsights, tenant: int
+) -> None:
+    """90,000 events with properties that no compression makes small: 180 MB, and the export may have 120 MiB."""
+    await clickhouse.command(
+        "insert into events (tenant_id, at, event, event_id, distinct_id, properties, sequence)"
+        f" select {tenant}, '2026-07-01 12:00:00', 'look', toString(number), 'ada',"
+        " concat('{\"x\":\"', hex(randomString(1000)), '\"}'), number from numbers(90000)"
+    )
+    bounds = Bounds(memory_bytes=120 << 20)
+    query = SearchQuery(date(2026, 7, 1), date(2026, 7, 2), zone="UTC")
+    size = lines = 0
+    async for block in insights(bounds=bounds).export(tenant, query):
+        size, lines = size + len(block), lines + block.count(b"\n")
+    assert (lines, size > 180_000_000) == (90_001, True)
+
+
 # --- lists
 async def pages(insights: InsightsService, tenant_id: int, limit: int) -> list[EventRow]:
     rows: list[EventRow] = []

@@ -218,14 +218,14 @@ def _with_new_token(wanted: Connection, patch: ConnectionPatch, now: datetime) -
     )
 
 
-def _check_agrees(field: str, given: object, told: str | None) -> None:
-    if given is UNSET or told is None or given == told:
+def _check_agrees(field: str, given: object, actual: str | None) -> None:
+    if given is UNSET or actual is None or given == actual:
         return
     raise Conflict(
-        f"The platform says that the account's {field} is {told}; nothing was changed. "
-        f"Send {told}, or leave {field} out.",
+        f"The platform says that the account's {field} is {actual}; nothing was changed. "
+        f"Send {actual}, or leave {field} out.",
         code="AD_ACCOUNT_DIFFERS",
-        faults=[Fault(field, f"the platform says {told}")],
+        faults=[Fault(field, f"the platform says {actual}")],
     )
 
 

@@ -47,9 +47,13 @@ class CorrectionStore:
         if corrections:
             await tx.execute(S.finish_corrections, *_columns(corrections))
 
-    async def forget(self, tx: Tx, before: datetime, limit: int) -> int:
-        """Remove corrections that were finished before then; how many."""
-        return len(await tx.fetch(S.forget_corrections, before, limit))
+    async def forget_finished(self, tx: Tx, before: datetime, limit: int) -> int:
+        """Delete at most so many corrections that were finished before that time; how many."""
+        return len(await tx.fetch(S.forget_finished_corrections, before, limit))
+
+    async def forget_old(self, tx: Tx, before: datetime, limit: int) -> int:
+        """Delete at most so many corrections from before that time, finished or not; how many."""
+        return len(await tx.fetch(S.forget_old_corrections, before, limit))
 
     async def open(self, tx: Tx) -> int:
         """How many corrections ClickHouse may not have."""

@@ -60,7 +60,7 @@ class SequenceCorrector:
             due = await self._store.due(tx, per_tenant=policy.max_rows_per_tenant, limit=policy.max_rows)
         began = await self._check(due) if due else False
         async with self._database.worker() as tx:
-            await self._store.forget(tx, self._clock.now() - policy.keep, policy.max_rows)
+            await self._store.forget_finished(tx, self._clock.now() - policy.keep, policy.max_rows)
             metrics.SEQUENCE_CORRECTIONS_OPEN.set(await self._store.open(tx))
         return began or len(due) >= policy.max_rows
 

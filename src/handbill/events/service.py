@@ -9,6 +9,7 @@ from uuid import UUID
 
 import msgspec
 
+from handbill.events.correction_store import CorrectionStore
 from handbill.events.dead import DeadLetters, Guard
 from handbill.events.edge import Edge, Stalled
 from handbill.events.key_lookup import KeyLookup
@@ -76,6 +77,7 @@ class EventsService:
         self._edge = edge
         self._reader = EventReader()
         self._store = EventStore()
+        self._corrections = CorrectionStore()
         self._shipping = ShippingStore()
         self._keys = KeyLookup(database)
         self.stored = stored
@@ -154,7 +156,7 @@ class EventsService:
 
         async def portion(place: tuple[()], most: int) -> tuple[int, tuple[()] | None]:
             async with self._database.worker() as tx:
-                forgotten = await self._store.forget_sequence_corrections(tx, before, most)
+                forgotten = await self._corrections.forget_old(tx, before, most)
             return forgotten, place if forgotten == most else None
 
         return await work(portion, (), limit)

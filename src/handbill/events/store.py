@@ -125,10 +125,6 @@ class EventStore:
                 [row.event.sequence for row in rows],
             )
 
-    async def forget_sequence_corrections(self, tx: Tx, before: datetime, limit: int) -> int:
-        """Delete at most so many corrections from before that time; how many were deleted."""
-        return len(await tx.fetch(S.forget_sequence_corrections, before, limit))
-
     async def insert_batch(
         self, tx: Tx, batch: Batch, survivors: Sequence[Row], batch_id: UUID, *, waits: bool = False
     ) -> None:

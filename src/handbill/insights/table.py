@@ -7,6 +7,7 @@ import io
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 import msgspec
 
@@ -28,6 +29,8 @@ def cell(value: Any) -> str:
         return repr(value)
     if isinstance(value, datetime):
         return value.isoformat()
+    if isinstance(value, UUID):
+        return str(value)
     text = value if isinstance(value, str) else msgspec.json.encode(value, enc_hook=str).decode()
     return harmless(text.replace("\0", "\N{REPLACEMENT CHARACTER}"))
 

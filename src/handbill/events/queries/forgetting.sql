@@ -24,8 +24,8 @@ select countIf(distinct_id in (<<names>>)), countIf(session_id in (<<names>>) an
 from events where tenant_id = <<tenant>> and (distinct_id in (<<names>>) or session_id in (<<names>>))
 
 -- name: told
-select event, event_id, addMicroseconds(at, micros), received, distinct_id, session_id, properties, set, set_once, unset, url, referrer, country,
-    browser, os, device_type, language, timezone, ip, user_agent, lib
+select event, event_id, addMicroseconds(at, micros), received, distinct_id, session_id, properties, set, set_once, unset, url,
+    referrer, country, browser, os, device_type, language, timezone, ip, user_agent, lib
 from events where tenant_id = {tenant:UInt32} and distinct_id = {name:String}
 order by at, micros, sequence, event_id, event_key
 limit {most:UInt32}

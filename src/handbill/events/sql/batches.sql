@@ -30,17 +30,6 @@ on conflict (tenant_id, event_key) do update
 set sequence = excluded.sequence, corrected_at = now(), checked_at = null, exported_at = null
 where excluded.sequence < known.sequence
 
--- name: forget_sequence_corrections
--- no-tenant: the horizon is the same for everybody
--- One that somebody holds stays for the next run.
-delete from events.sequence_corrections c
-using (
-    select tenant_id, event_key from events.sequence_corrections
-    where corrected_at < $1 order by corrected_at limit $2 for update skip locked
-) as old
-where c.tenant_id = old.tenant_id and c.event_key = old.event_key
-returning c.tenant_id
-
 -- name: insert_batch
 -- no-tenant: a batch holds the events of every tenant of its lane
 insert into events.ch_batches (id, lane, from_cursor, to_cursor, survivors, events, done_at, audited_at)

@@ -37,13 +37,24 @@ update events.sequence_corrections c set exported_at = now()
 from unnest($1::int[], $2::bytea[], $3::bigint[]) as u (tenant_id, event_key, sequence)
 where c.tenant_id = u.tenant_id and c.event_key = u.event_key and c.sequence = u.sequence
 
--- name: forget_corrections
+-- name: forget_finished_corrections
 -- no-tenant: finished corrections of all tenants
 -- One that somebody holds stays for the next run.
 delete from events.sequence_corrections c
 using (
     select tenant_id, event_key from events.sequence_corrections
     where exported_at is not null and exported_at < $1 order by exported_at limit $2 for update skip locked
+) as old
+where c.tenant_id = old.tenant_id and c.event_key = old.event_key
+returning c.tenant_id
+
+-- name: forget_old_corrections
+-- no-tenant: the horizon is the same for everybody
+-- One that somebody holds stays for the next run.
+delete from events.sequence_corrections c
+using (
+    select tenant_id, event_key from events.sequence_corrections
+    where corrected_at < $1 order by corrected_at limit $2 for update skip locked
 ) as old
 where c.tenant_id = old.tenant_id and c.event_key = old.event_key
 returning c.tenant_id
