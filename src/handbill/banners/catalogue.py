@@ -169,7 +169,10 @@ class Catalogue:
         return self.tenant(found.tenant_id).by_id.get(found.id)
 
     async def banner(self, found: Found) -> Banner | None:
-        """The banner itself, also one that was deleted or archived since."""
+        """The banner itself, also one that was deleted or archived since.
+
+        One that was made a moment ago brings its tenant's copy in memory up to date, so that its limits are known, too.
+        """
         banner = self.known_banner(found)
         if banner is not None:
             return banner
@@ -180,6 +183,12 @@ class Catalogue:
         return former[0]
 
     async def _read_banner(self, found: Found) -> Banner | None:
+        async with self._comparing.setdefault(found.tenant_id, asyncio.Lock()):
+            if self.known_banner(found) is None:
+                await self._load_if_changed(found.tenant_id)
+        banner = self.known_banner(found)
+        if banner is not None:
+            return banner
         async with self._database.tenant(found.tenant_id) as tx:
             return await store.read_any_banner(tx, found.tenant_id, found.id)
 
