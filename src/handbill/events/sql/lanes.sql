@@ -1,6 +1,6 @@
 -- name: add_lane
 -- no-tenant: lanes carry every tenant's events
-insert into events.lanes (lane, number) values ($1, $2) on conflict (lane) do nothing
+insert into events.lanes (lane, number) values ($1, $2) on conflict do nothing
 
 -- name: seen_consumer
 -- no-tenant: consumers belong to the installation
