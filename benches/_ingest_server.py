@@ -19,7 +19,7 @@ import msgspec
 import uvloop
 
 from handbill import settings
-from handbill.api import server
+from handbill.api import app, server
 from handbill.api.fastlane import App
 from handbill.events.dialects.canon import Dialect, Moment, Terms
 from handbill.events.dialects.own import EventIn
@@ -80,8 +80,8 @@ def _decoding_in_front(app: App) -> App:
 def main() -> None:
     current = settings.current()
     logs.configure(current.log.level)
-    ours = server.build
-    server.build = lambda house, settings, readiness: _decoding_in_front(ours(house, settings, readiness))
+    ours = app.build
+    server.build = lambda *given: _decoding_in_front(ours(*given))  # type: ignore[attr-defined] # in its place
     work = server.serve(build(current), current)
     wanted = os.environ.get("BENCH_PROFILE")
     if wanted is None:

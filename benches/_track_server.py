@@ -15,7 +15,7 @@ from typing import Any
 import uvloop
 
 from handbill import settings
-from handbill.api import server
+from handbill.api import app, server
 from handbill.api.fastlane import App
 from handbill.kit.fast import FastReply, FastRequest, FastRoute
 from handbill.kit.telemetry import logs
@@ -60,8 +60,8 @@ def _bare_in_front(app: App) -> App:
 def main() -> None:
     current = settings.current()
     logs.configure(current.log.level)
-    ours = server.build
-    server.build = lambda house, settings, readiness: _bare_in_front(ours(house, settings, readiness))
+    ours = app.build
+    server.build = lambda *given: _bare_in_front(ours(*given))  # type: ignore[attr-defined] # in its place
     work = server.serve(_with_lane(build(current)), current)
     wanted = os.environ.get("BENCH_PROFILE")
     if wanted is None:

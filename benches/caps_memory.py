@@ -66,7 +66,7 @@ async def check(store: CapsStore, users: int, x: int, now_ms: int) -> None:
         await store.run([store.command(twin, changes, now_ms, DAY_MS)])
         value = await store.raw(Subject(1, str(user)))
         require(await store.raw(twin) == value, f"the script writes user {user} otherwise")
-        await store.drop(twin)
+        await store.drop([twin])
         shelf = Shelf(value)
         require(
             not any(shelf.eligible(scope, limits, now_ms) for scope in shelf.scopes()), f"user {user} has room left"

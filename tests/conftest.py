@@ -158,7 +158,7 @@ async def tenant(make_tenant: MakeTenant) -> int:
 @pytest.fixture
 def unique() -> Callable[[str], str]:
     """`unique("queue")` gives a name that no other test has."""
-    return lambda stem="x": f"{stem}-{uuid.uuid4().hex[:12]}"
+    return lambda stem: f"{stem}-{uuid.uuid4().hex[:12]}"
 
 
 @pytest.fixture

@@ -62,7 +62,7 @@ def environment_readers(tree: Tree) -> Iterator[Finding]:
                 and node.module == "os"
                 and any(alias.name in _ENVIRONMENT for alias in node.names)
             )
-            if attribute or imported:
+            if (attribute or imported) and isinstance(node, ast.expr | ast.stmt):
                 yield tree.finding(path, node.lineno, "the environment is read only in settings/")
 
 
@@ -72,6 +72,8 @@ def unsafe_http(tree: Tree) -> Iterator[Finding]:
         if tree.name(path) in HTTP_CLIENTS:
             continue
         for node in ast.walk(tree.module(path)):
+            if not isinstance(node, ast.Import | ast.ImportFrom):
+                continue
             for name in _imported(node):
                 library = any(name == one or name.startswith(f"{one}.") for one in _HTTP_LIBRARIES)
                 if library and not any(name == part or name.startswith(f"{part}.") for part in _HTTP_SERVER_PARTS):

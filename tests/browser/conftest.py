@@ -185,7 +185,7 @@ class Shop:
             found = await self.rows(table)
             return found if len(found) >= count else []
 
-        found = await eventually(enough, what=f"{count} rows in {table}")
+        found: list[dict[str, Any]] = await eventually(enough, what=f"{count} rows in {table}")
         assert len(found) == count
         return found
 

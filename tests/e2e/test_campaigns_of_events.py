@@ -177,6 +177,7 @@ async def test_events_without_a_campaign_count_for_their_banners(
 
     async with database.worker() as tx:
         numbers = await tx.fetchrow(NUMBERS, uuid.UUID(banner), uuid.UUID(place))
+        assert numbers is not None
         by_number = {"bannerId": numbers["banner"], "placementId": numbers["placement"]}
         for data in (named, by_number):
             for name, more in ((RECORD_IMPRESSION, {}), (RECORD_CLICK, {"destinationUrl": TARGET})):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import uuid
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
@@ -72,7 +73,7 @@ def test_the_home_and_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     usage = type("Usage", (), {"free": 0})
     for free, status in ((1024, "fail"), (1024**3, "warn"), (1024**4, "ok")):
         usage.free = free  # type: ignore[attr-defined]
-        monkeypatch.setattr(doctor.shutil, "disk_usage", lambda path: usage)
+        monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
         assert doctor.disk(settings).status == status
 
 

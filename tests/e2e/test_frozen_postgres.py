@@ -183,7 +183,7 @@ async def is_counted(database: Database, site: Site) -> bool:
     tenants, accepted = [site.tenant], site.accepted
     async with database.worker() as tx:
         rows = {row["kind"]: row["n"] for row in await tx.fetch(ROWS, tenants)}
-        impressions, clicks = await tx.fetchrow(SEEN, tenants)
+        ((impressions, clicks),) = await tx.fetch(SEEN, tenants)
         keys = await tx.fetchval(KEYS, tenants)
     assert rows == {kind: accepted[kind] for kind in ("impression", "click", "view")}
     assert (impressions, clicks) == (accepted["impression"], accepted["click"])

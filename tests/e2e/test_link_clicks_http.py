@@ -130,7 +130,7 @@ async def test_people_who_click_through_links_are_people(
     async with database.tenant(tenant) as tx:
         rows = [dict(row) for row in await tx.fetch(ROWS, tenant)]
     assert len(rows) == 3 * len(people)
-    sessions: dict[str | None, str | None] = {**people, None: None}
+    sessions = {None: None} | people
     for row in rows:
         known = {"session_id": sessions[row["user_id"]], "device_type": "mobile", "country_code": "NL"}
         assert row == {"user_id": row["user_id"], "campaign": UUID(campaign), **known}

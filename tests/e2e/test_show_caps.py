@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Iterator
+from typing import Any
 
 import pytest
 
@@ -128,7 +129,7 @@ def test_a_copy_of_an_expired_view_closes_nothing_while_the_worker_is_away(
     house.change(banner, x_times=1)
     token = house.decide(ANN, False, 0)[banner] if named else None
     board.now_ms += 5_000
-    first = house.body("a", banner, ANN, False, token, True)
+    first: Any = house.body("a", banner, ANN, False, token, True)
     stage.do(stage.view(house.shop, 0, first))
     house.saw("a", banner, ANN, False, token)
     stage.do(stage.drained(house.shop))

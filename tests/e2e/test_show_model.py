@@ -170,7 +170,8 @@ class Caps(RuleBasedStateMachine):
     def changes_further_limits(self, name: str, caps: list[dict[str, Any]], by: str) -> None:
         """A limit of another kind counts from what is committed: what waits is not asked about it."""
         self.stage.do(self.stage.drained(self.house.shop))
-        self.house.change(name, caps=caps, **({"cap_by": by} if name in ("soft", "strict") else {}))
+        limits: dict[str, Any] = {"cap_by": by} if name in ("soft", "strict") else {}
+        self.house.change(name, caps=caps, **limits)
 
     # --- trouble
     @precondition(lambda self: not self.stage.board.hold)

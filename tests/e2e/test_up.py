@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+from collections.abc import Awaitable
 from pathlib import Path
 
 import aiohttp
@@ -96,8 +97,8 @@ async def test_the_life_of_up(short_tmp: Path) -> None:
         assert await up.stop() == 0, up.tail()
 
 
-async def _is(answer: object, wanted: int) -> bool:
-    return await answer == wanted  # type: ignore[misc]
+async def _is(answer: Awaitable[int], wanted: int) -> bool:
+    return await answer == wanted
 
 
 async def test_a_stop_during_the_start_leaves_nothing_behind(short_tmp: Path) -> None:

@@ -54,12 +54,12 @@ async def test_a_child_that_stands_still_is_killed_and_started_again(short_tmp: 
             pid = pid_of_child(up.pid, kind)
             assert pid is not None
             os.kill(pid, signal.SIGSTOP)
-            await eventually(lambda pid=pid: psutil.Process(pid).status() == psutil.STATUS_STOPPED)  # type: ignore[misc]
+            await eventually(lambda pid=pid: psutil.Process(pid).status() == psutil.STATUS_STOPPED)
             make_old(file)
             await up.log(event="heartbeat.too_old", name=kind)
             await up.log(event="unit-restarted", name=kind)
             assert pid_of_child(up.pid, kind) not in (None, pid)
-            await eventually(lambda url=url: is_healthy(url))  # type: ignore[misc]
+            await eventually(lambda url=url: is_healthy(url))
             assert file.exists()
         assert await up.stop() == 0
     assert not list((home / "run").glob("*.heartbeat")), "an orderly stop removes them"

@@ -88,7 +88,7 @@ def vectors() -> dict[str, Any]:
         ("2500000", "DAILY", "VND"),
         ("75.5", "DAILY", "KWD"),
     ]
-    funnel = [
+    funnel: list[dict[str, Any]] = [
         {"seller": SELLER, "entity": name, "day": day, "budget": budget, "kind": kind, "currency": currency,
          "figures": day_of(SELLER, name, day, budget, kind, currency)}
         for name, (budget, kind, currency) in zip(names, kinds, strict=True) for day in days

@@ -59,7 +59,7 @@ async def prepare(built: Stack, base: str) -> tuple[int, Site, Target]:
             new = NewBanner(x_times=2, y_hours=24, z_duration_sec=3, title="Sale", cta_link="https://shop.example/x")
             banner = await app.banners.editor.create_banner(tenant, new, actor="t")
             made.append((tenant, write.key, secret.key, str(banner.banner_id), str(place.placement_id)))
-        (shop, write_key, _, banner_id, placement_id), (tenant, *rest) = made
+        (shop, write_key, _, banner_id, placement_id), (tenant, key, secret_key, own_banner, own_placement) = made
         for pattern in HARD_PATTERNS:
             hard = msgspec.structs.replace(new, targeting={"url": {"regex": pattern}})
             await app.banners.editor.create_banner(tenant, hard, actor="t")
@@ -68,7 +68,7 @@ async def prepare(built: Stack, base: str) -> tuple[int, Site, Target]:
     finally:
         await app.stop()
     await store_history(built, tenant)
-    target = Target(base, built.redis_url, tenant, 2, *rest[:2], rest[2], rest[3], JWT_SECRET)
+    target = Target(base, built.redis_url, tenant, 2, key, secret_key, own_banner, own_placement, JWT_SECRET)
     return shop, Site(base, write_key, banner_id, placement_id), target
 
 
@@ -176,7 +176,7 @@ async def is_counted(database: Database, tenant: int, accepted: dict[str, int]) 
     """Whether each accepted event of the tenant is in PostgreSQL, once. Raises AssertionError while it is not."""
     async with database.worker() as tx:
         rows = {row["kind"]: row["n"] for row in await tx.fetch(ROWS, [tenant])}
-        impressions, clicks = await tx.fetchrow(SEEN, [tenant])
+        ((impressions, clicks),) = await tx.fetch(SEEN, [tenant])
         keys = await tx.fetchval(KEYS, [tenant])
     assert rows == {kind: accepted[kind] for kind in ("impression", "click", "view")}
     assert (impressions, clicks) == (accepted["impression"], accepted["click"])

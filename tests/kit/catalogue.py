@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -119,11 +120,12 @@ def _made_up(kind: str) -> Any:
         return []
     if kind == "text" or kind.startswith("character"):
         return f"x{uuid.uuid4().hex[:12]}"
-    return {
+    makers: dict[str, Callable[[], Any]] = {
         "uuid": uuid.uuid4,
         "bytea": lambda: uuid.uuid4().bytes,
         "timestamp with time zone": lambda: datetime.now(UTC),
         "date": lambda: datetime.now(UTC).date(),
         "boolean": lambda: False,
         "jsonb": lambda: "{}",
-    }.get(kind, lambda: 1)()
+    }
+    return makers.get(kind, lambda: 1)()

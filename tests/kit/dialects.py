@@ -71,7 +71,7 @@ BATCHES = {"/v1/events": "events", "/batch/": "batch", "/i/v1/analytics/events":
 """An address of every dialect, and what the list of events is called there."""
 
 
-def event(n: int, us: int | None = None, id: str | None = None, **properties: Any) -> dict[str, Any]:
+def event(n: int, us: int | None = None, id: str | None = None, /, **properties: Any) -> dict[str, Any]:
     """One event in the words of every dialect."""
     stamp = {} if us is None else {"timestamp": from_us(us).isoformat()}
     return {"event": "e", "type": "track", "id": id or f"e{n}", "properties": properties, **stamp}

@@ -20,7 +20,7 @@ from handbill.kit.clock import from_ms
 from tests.kit.processes import program
 
 NUMBER = str(FIRST_NUMBER)
-HELLO = {"type": "template", "template": {"name": "hello_world", "language": {"code": "en_US"}}}
+HELLO: dict[str, Any] = {"type": "template", "template": {"name": "hello_world", "language": {"code": "en_US"}}}
 __all__ = ["HELLO", "NUMBER", "WABA", "Graph", "Hook", "StillClock", "graph"]
 
 

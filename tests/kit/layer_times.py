@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping
 
 LIMITS_MIN: Mapping[str, float] = {"architecture": 0.5, "unit": 1.5, "store": 4.0, "e2e": 4.0, "browser": 2.0}
@@ -13,7 +13,7 @@ class LayerTimes:
     """Seconds by layer, from the reports of single tests."""
 
     def __init__(self) -> None:
-        self.seconds: Counter[str] = Counter()
+        self.seconds: defaultdict[str, float] = defaultdict(float)
 
     def add(self, node_id: str, seconds: float) -> None:
         """The time of one phase of a test. `node_id` begins with the path of its file."""

@@ -106,7 +106,7 @@ async def counted(database: Database, tenants: Sequence[int]) -> Counter[Cell]:
     for row in rows:
         for name in FIGURES:
             if row[name]:
-                cells[(*tuple(row)[:5], name)] += row[name]  # type: ignore[index]
+                cells[(*tuple(row)[:5], name)] += row[name]
     return cells
 
 

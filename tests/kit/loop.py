@@ -178,7 +178,7 @@ def _heard(run: LaneRun, task: asyncio.Task[None], rows: Mapping[str, Any]) -> b
     """PostgreSQL shows a commit a moment before its consumer hears of it: then the projection has not begun."""
     row = rows.get(run.owned.lane)
     ours = row is not None and row["epoch"] == run.owned.epoch and not task.done()
-    return not (ours and later(row["cursor"], run.projected))
+    return row is None or not (ours and later(row["cursor"], run.projected))
 
 
 _NOBODY = Sql("delete from events.consumers", "test_nobody", "tests", "consumers belong to the installation")

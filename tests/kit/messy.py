@@ -231,7 +231,7 @@ def rows(seed: int, count: int, first: int = 1) -> Iterator[Row]:
         yield Row(name, text, expected, code, noted)
 
 
-def write(path: Path, made: Iterator[Row], keep: Callable[[Row], None] = lambda row: None) -> int:
+def write(path: Path, made: Iterator[Row], keep: Callable[[Row], object] = lambda row: None) -> int:
     count = 0
     with path.open("w", encoding="utf-8", newline="") as file:
         file.write(_line(list(COLUMNS)))

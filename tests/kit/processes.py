@@ -18,9 +18,9 @@ import random
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from handbill.settings.aliases import ALIASES
 from tests.kit.leash import die_with_parent
@@ -29,6 +29,8 @@ ROOT = Path(__file__).resolve().parents[2]
 ALIASED = tuple(alias.name for alias in ALIASES)
 """Names like REDIS_URL and LOG_LEVEL, which the machine that runs the tests may well have set for others."""
 HANDBILL = (sys.executable, "-c", "from handbill.cli import main; main()")
+
+T = TypeVar("T")
 
 
 class Process:
@@ -77,7 +79,7 @@ class Process:
         lines = await self._until(lambda: [line for line in self.lines if text in line], 1, timeout, f"output {text!r}")
         return lines[0]
 
-    async def _until(self, look: Any, count: int, timeout: float, what: str) -> Any:
+    async def _until(self, look: Callable[[], list[T]], count: int, timeout: float, what: str) -> list[T]:
         try:
             async with asyncio.timeout(timeout), self._news:
                 while len(found := look()) < count:

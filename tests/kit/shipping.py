@@ -66,9 +66,11 @@ def hasty(engines: Engines, url: str | None = None) -> ClickHouse:
     return ClickHouse(url or engines.clickhouse_url, engines.worker, policy=HASTY, timeout_s=10)
 
 
-def captures(dice: random.Random, tenant: int, number: int, now: int, *, word: str = "e", ids: int = 30) -> list[Event]:
+def captures(
+    dice: random.Random, tenant: int, number: int, now: int, *, word: str = "e", ids: int = 30
+) -> list[CapturedEvent]:
     """Product events over the last two days; some identify, some set."""
-    made: list[Event] = []
+    made: list[CapturedEvent] = []
     for n in range(number):
         who = f"d{dice.randrange(ids)}"
         at = now - dice.randrange(2 * 86_400_000)

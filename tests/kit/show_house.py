@@ -95,7 +95,7 @@ class House:
     def decide(self, who: Who, placed: bool, process: int) -> dict[str, str]:
         """A decision with tokens, held against the model. The strict banner's slot is named by its token."""
         expected = self.expected(who, placed)
-        body = {"user_id": who.user, "device_id": who.device, "session_id": who.session, "limit": 20}
+        body: dict[str, Any] = {"user_id": who.user, "device_id": who.device, "session_id": who.session, "limit": 20}
         if placed:
             body["placements"] = ["p"]
         found = self.stage.do(self.stage.decide(self.shop, process, body))

@@ -6,12 +6,18 @@ import asyncio
 import inspect
 import time
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import TypeVar, overload
 
 T = TypeVar("T")
 
 
-async def eventually(check: Callable[[], T | Awaitable[T]], timeout: float = 60, what: str = "") -> T:
+@overload
+async def eventually(check: Callable[..., Awaitable[T | None]], timeout: float = 60, what: str = "") -> T: ...
+@overload
+async def eventually(check: Callable[..., T | None], timeout: float = 60, what: str = "") -> T: ...
+async def eventually(
+    check: Callable[..., Awaitable[T | None]] | Callable[..., T | None], timeout: float = 60, what: str = ""
+) -> T:
     """Call `check` until it returns something true and give that back.
 
     An AssertionError inside `check` counts as "not yet"; the last one is shown when the deadline passes. Every
@@ -26,7 +32,7 @@ async def eventually(check: Callable[[], T | Awaitable[T]], timeout: float = 60,
             found = check()
             seen = await found if inspect.isawaitable(found) else found
             if seen:
-                return seen  # type: ignore[return-value]
+                return seen
         except AssertionError as error:
             complaint = error
         if time.monotonic() > deadline:

@@ -19,7 +19,7 @@ from handbill.contacts.erasure import Erasure as ContactErasure
 from handbill.events.model import HORIZON_DAYS
 from handbill.infra.postgres import Database
 from handbill.infra.postgres import tx as transactions
-from handbill.tenants.service import NewTenant
+from handbill.tenants.model import NewTenant
 from tests.kit.loop import Loop, loop
 from tests.soak.context import Context
 from tests.soak.count_under_fire import adapters

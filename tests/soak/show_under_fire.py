@@ -53,7 +53,7 @@ class Fire:
         self.timely: Counter[str] = Counter()
         self.counts: Counter[str] = Counter()
         self.users: list[str] = []
-        self.over = False
+        self.over = asyncio.Event()
 
     async def furnish(self) -> None:
         tenants = TenantService(self.database, self.redis, seal_key=b"s" * 32)
@@ -92,7 +92,7 @@ class Fire:
         """Opens the app again and again; reports most of what it is shown, sometimes twice. Then another user comes."""
         chance = self.ctx.random
         headers = {"X-Write-Key": self.write}
-        while not self.over:
+        while not self.over.is_set():
             user = f"user-{number}-{len(self.users)}"
             self.users.append(user)
             for _ in range(OPENS):
@@ -102,7 +102,7 @@ class Fire:
                 for shown in found["decisions"][0]["banners"]:
                     if chance.random() < 0.8:  # the others are never reported: their slots come back by themselves
                         await self._report(client, user, shown, begun, headers)
-                if self.over:
+                if self.over.is_set():
                     return
                 await asyncio.sleep(chance.uniform(0.02, 0.3))
 
@@ -125,7 +125,7 @@ class Fire:
         """One process at a time, killed after a while without warning, and the next one started."""
         settings = {"HANDBILL_API__PORT": str(port)} if port else {}
         env = self.built.env(**settings)
-        while not self.over:
+        while not self.over.is_set():
             async with process(*args, env=env) as running:
                 await running.log(event=f"{args[0]}-ready", timeout=120)
                 with contextlib.suppress(TimeoutError):
@@ -135,7 +135,7 @@ class Fire:
                 self.counts[f"{args[0]}_kills"] += 1
 
     async def cut(self) -> None:
-        while not self.over:
+        while not self.over.is_set():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._end.wait(), self.ctx.random.uniform(3, 8))
             async with self.redis.connection() as own:
@@ -149,7 +149,7 @@ class Fire:
         fires.append(asyncio.create_task(self.cut()))
         users = [asyncio.create_task(self.live(client, n)) for n in range(USERS)]
         await asyncio.wait([*fires, *users], timeout=self.ctx.time_left(), return_when=asyncio.FIRST_EXCEPTION)
-        self.over = True
+        self.over.set()
         await asyncio.gather(*users)  # with the processes still coming and going
         self._end.set()
         await asyncio.gather(*fires)

@@ -94,7 +94,7 @@ async def stage(database: Database, redis: Redis, tenant: int) -> AsyncIterator[
         await made.consumer()
         keys = {}
         for kind in ("write", "secret"):
-            new = NewKey(name=kind, kind=kind, scopes=["banners:read"] if kind == "secret" else [])  # type: ignore[arg-type]
+            new = NewKey(name=kind, kind=kind, scopes=["banners:read"] if kind == "secret" else [])
             keys[kind] = (await made.tenants.create_key(tenant, new, actor="test")).key
         yield Stage(made, tenant, clock, keys)
 

@@ -158,4 +158,4 @@ async def test_an_answer_from_before_a_correction_is_not_written(database: Datab
     assert (await adstats.reading.stats(tenant, StatsQuery(DAY, NEXT))).rows == []
     assert (await adstats.syncing.run(tenant, job)).trouble == []
     [row] = (await adstats.reading.stats(tenant, StatsQuery(DAY, NEXT))).rows
-    assert (row.currency, row.spend % 1) == ("JPY", 0)
+    assert (row.currency, row.spend % 1) == ("JPY", Decimal(0))

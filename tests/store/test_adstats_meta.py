@@ -33,7 +33,7 @@ NO_IDS: tuple[object, ...] = (None, "", "None", "null", True, 1.5, -1, [], {"id"
 
 
 def an_account() -> FakeAccount:
-    tree = {"11": {"21": ["31", "32"], "22": ["33"]}, "12": {"23": []}}
+    tree: dict[str, dict[str, list[str]]] = {"11": {"21": ["31", "32"], "22": ["33"]}, "12": {"23": []}}
     return FakeAccount("1000", TOKEN, tree=tree, budgets={"11": 10_000, "12": 5_050})
 
 

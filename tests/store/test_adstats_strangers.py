@@ -89,7 +89,7 @@ async def test_a_retry_reads_again_only_what_was_not_read_since_the_job_was_adde
     job = shop.job(DAY - timedelta(days=3), DAY, "CAMPAIGN")
     added = clock.now()
 
-    async def again(**later: float) -> list[tuple[str, int]]:
+    async def again(**later: Any) -> list[tuple[str, int]]:
         clock.advance(**later)
         noted.asked = []
         await adstats.syncing.run(tenant, job, added)

@@ -38,7 +38,7 @@ DAILY = Sql("select count(*)::int from adstats.ad_stats_daily where tenant_id = 
 @contextlib.contextmanager
 def logged() -> Iterator[list[dict[str, Any]]]:
     """The lines as an operator reads them, whatever an earlier test has done to the set-up."""
-    stream, lines = io.StringIO(), []
+    stream, lines = io.StringIO(), list[dict[str, Any]]()
     logs.configure("info", stream=stream)
     try:
         yield lines

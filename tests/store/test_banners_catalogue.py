@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
@@ -110,7 +111,7 @@ async def test_every_fault_is_told_and_nothing_is_made(database: Database, redis
     ],
 )
 async def test_a_fault_of_the_window_has_the_name_that_was_sent(
-    database: Database, redis: Redis, tenant: int, patch: dict[str, datetime], field: str, reason: str
+    database: Database, redis: Redis, tenant: int, patch: dict[str, Any], field: str, reason: str
 ) -> None:
     async with loop(database, redis) as house:
         editor = house.banners.editor

@@ -96,12 +96,12 @@ async def test_an_hour_that_comes_twice_is_two_and_a_day_begins_with_its_first_m
         ],
     )
     for by in ((), ("country",)):
-        hours = StatsQuery(date(2025, 10, 26), date(2025, 10, 27), "hour", by, zone="Europe/Paris")  # type: ignore[arg-type] # a literal
+        hours = StatsQuery(date(2025, 10, 26), date(2025, 10, 27), "hour", by, zone="Europe/Paris")
         rows = (await house.banners.stats.read(tenant, hours)).rows
         assert [(row.at, row.impressions) for row in rows] == [
             (paris[0] - timedelta(minutes=30), 1), (paris[1] - timedelta(minutes=30), 2),
         ]  # fmt: skip
-        days = StatsQuery(date(2025, 11, 2), date(2025, 11, 3), "day", by, zone="America/Havana")  # type: ignore[arg-type] # as above
+        days = StatsQuery(date(2025, 11, 2), date(2025, 11, 3), "day", by, zone="America/Havana")
         rows = (await house.banners.stats.read(tenant, days)).rows
         assert [(row.at, row.impressions) for row in rows] == [(datetime(2025, 11, 2, 4, tzinfo=UTC), 2)]
 
@@ -121,7 +121,7 @@ async def test_filters_compare_in_one_spelling(house: Loop, tenant: int) -> None
     }
     for size in range(1, 4):
         for names in combinations(filters, size):
-            asked = {name: filters[name] for name in names}
+            asked: dict[str, Any] = {name: filters[name] for name in names}
             query = StatsQuery(today - 4 * DAY, today + DAY, "day", ("device", "page"), zone="UTC", **asked)
             answer = await house.banners.stats.read(tenant, query)
             assert cells_of(answer, query.by) == plain(events, query, ZoneInfo("UTC"), numbers), names

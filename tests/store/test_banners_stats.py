@@ -79,7 +79,7 @@ async def test_sums_agree_in_every_dimension_and_ratios_are_of_sums(
         today = house.clock.now().date()
         stats = house.banners.stats
         for by in ((), ("banner",), ("placement",), ("campaign",), ("banner", "placement", "campaign")):
-            answer = await stats.read(tenant, StatsQuery(today, today + DAY, "day", by, zone="UTC"))  # type: ignore[arg-type]
+            answer = await stats.read(tenant, StatsQuery(today, today + DAY, "day", by, zone="UTC"))
             totals = answer.totals
             assert (totals.impressions, totals.clicks, totals.views, totals.dismissals) == (40, 5, 4, 2)
             assert (totals.marked_clicks, totals.ctr) == (7, 0.125)

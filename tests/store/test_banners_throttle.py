@@ -35,7 +35,8 @@ async def test_one_process_lets_exactly_the_limit_through(redis: Redis, keys: Ke
     assert sum([await sent(throttle, "1.2.3.4") for _ in range(200)]) == 120
     with pytest.raises(Throttled, match="Too many events") as refused:
         await throttle.take("1.2.3.4", 1)
-    assert (refused.value.code, refused.value.retry_after) == ("IP_THROTTLED", pytest.approx(0.125))
+    assert refused.value.code == "IP_THROTTLED"
+    assert refused.value.retry_after == pytest.approx(0.125)
     assert await sent(throttle, "1.2.3.5") == 1  # a neighbour has a bucket of its own
     passed = 120
     for _ in range(60):

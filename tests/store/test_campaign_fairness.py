@@ -11,7 +11,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from handbill.fake_graph.model import Config, Number
+from handbill.fake_graph.model import FIRST_NUMBER, Config, Number
 from handbill.infra.postgres import Database
 from handbill.infra.redis import Keys, Redis
 from handbill.jobs.model import Job
@@ -22,7 +22,7 @@ from handbill.messaging.limits import Pace, take
 from handbill.messaging.pacer import Gate, Pacer, gate_pace
 from handbill.messaging.service import MessagingPolicy
 from tests.kit.engines import Engines
-from tests.kit.graph import FIRST_NUMBER, graph, many_numbers
+from tests.kit.graph import graph, many_numbers
 from tests.kit.reach import Book, people, room
 from tests.kit.waiting import eventually
 

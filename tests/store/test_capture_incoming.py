@@ -98,7 +98,7 @@ async def test_wherever_it_dies_each_entry_comes_in_once_and_each_bad_one_is_par
             """Between two deaths, so that every round has all four."""
             nonlocal rounds
             rounds += 1
-            mine = {"project_id": tenant, "event": "seen"}
+            mine: dict[str, Any] = {"project_id": tenant, "event": "seen"}
             await add(redis, stream, **mine, distinct_id="ada", event_id=f"good-{rounds}")
             await add(redis, stream, **mine, distinct_id="null", event_id=f"bad-{rounds}")
             await add(redis, stream, **mine, distinct_id="ada", properties="[", event_id=f"odd-{rounds}")

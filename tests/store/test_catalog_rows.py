@@ -12,7 +12,6 @@ from handbill.banners.catalogue import Catalogue, Snapshot
 from handbill.banners.decide import Decider
 from handbill.banners.model import BannerPatch, NewBanner
 from handbill.banners.plan import Plan
-from handbill.caps.service import CapsService
 from handbill.infra.postgres import Database
 from handbill.infra.redis import Redis
 from handbill.infra.sqlfiles import Sql
@@ -123,7 +122,7 @@ async def test_a_plan_that_cannot_be_compiled_is_counted_and_the_one_before_it_s
         new = NewBanner(x_times=2, y_hours=24, z_duration_sec=3)
         made = await house.banners.editor.create_banner(tenant, new, actor="t")
         await house.catalogue.refresh()
-        decider = Decider(house.catalogue, cast(CapsService, house.caps), None)
+        decider = Decider(house.catalogue, house.caps, None)
         plan = await decider.plan(tenant)
         patch = BannerPatch(x_times=7)
         await house.banners.editor.change_banner(tenant, made.banner_id, patch, version=None, actor="t")
@@ -146,7 +145,7 @@ async def test_a_plan_that_cannot_be_compiled_is_counted_and_the_one_before_it_s
         for _ in range(3):
             assert await decider.plan(tenant) is plan
         assert tries == 1  # it would fail the same way for every decision until the catalog changes
-        unseen = Decider(house.catalogue, cast(CapsService, house.caps), None)
+        unseen = Decider(house.catalogue, house.caps, None)
         for _ in range(3):
             assert (await unseen.plan(tenant)).entries == []
         assert tries == 2
@@ -170,7 +169,7 @@ async def test_a_banner_that_cannot_be_compiled_is_left_out_and_its_neighbours_a
             await tx.execute(MAKE_ENDLESS, tenant, odd.banner_id)
         await house.catalogue.refresh()
         before = sample("handbill_banners_left_out_total")
-        plan = await Decider(house.catalogue, cast(CapsService, house.caps), None).plan(tenant)
+        plan = await Decider(house.catalogue, house.caps, None).plan(tenant)
         assert [entry.banner.public_id for entry in plan.entries] == [good.banner_id]
         assert plan.open(SystemClock().now_ms()) == 1
         assert sample("handbill_banners_left_out_total") == before + 1

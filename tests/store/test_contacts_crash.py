@@ -23,7 +23,7 @@ from tests.kit.address_book import ACTOR, contacts, imported, run, table, upload
 from tests.kit.crashes import Died, dying_at
 from tests.kit.engines import Engines
 
-SMALL = {"chunk_bytes": 1_200, "slice_rows": 20}
+SMALL: dict[str, Any] = {"chunk_bytes": 1_200, "slice_rows": 20}
 EACH = 11
 COPY = Sql(
     "insert into contacts.contacts select $2, contact_id, phone, whatsapp, email, external_id, name, locale,"

@@ -61,7 +61,7 @@ async def test_a_body_is_read_to_its_end_whatever_the_upload_is_refused_for(
     for refused in ({"fixes": uuid4()}, {"region": "nowhere"}, {"length": 1 << 50}):
         bodies = parts(FILE, FILE)
         with pytest.raises(HandbillError):
-            await service.imports.upload(tenant, bodies, actor=ACTOR, name="a.csv", **refused)  # type: ignore[arg-type]
+            await service.imports.upload(tenant, bodies, actor=ACTOR, name="a.csv", **refused)
         assert [part async for part in bodies] == []
     assert not service.uploads.folder.exists() or files(service) == 0
 

@@ -14,6 +14,7 @@ from handbill.caps.model import State, Subject
 from handbill.caps.packed import Shelf
 from handbill.caps.service import CapsService, moves_of
 from handbill.caps.sink import CapsSink
+from handbill.events.batch import Sink
 from handbill.events.consumer import Consumer
 from handbill.events.edge import Edge
 from handbill.events.model import Click, Event, Impression, View, encode, key
@@ -76,7 +77,7 @@ class Victim:
     async def consume(self, ends: dict[str, str]) -> None:
         """Take the lanes, count until these ends, hand the lanes back. Death anywhere leaves all as it was then."""
         journal = StreamsJournal(self.redis, self.house.keys)
-        sinks = [BannerSink(self.database), CapsSink(self.database, self._caps())]
+        sinks: list[Sink] = [BannerSink(self.database), CapsSink(self.database, self._caps())]
         name = f"victim-{uuid.uuid4().hex[:8]}"
         consumer = Consumer(self.database, journal, self.house.lanes, sinks, worker=name, policy=POLICY)
         await consumer.start()
@@ -197,12 +198,12 @@ async def test_death_at_every_point_of_counting(
         await own.accept(a_round(shop, 0, now))
         book.note(a_round(shop, 0, now))
         await taken_over(house)
+        await_ends: dict[str, str] = {}
 
         async def attempt() -> None:
             await victim.consume(await_ends)
 
         async def check(at: int, name: str) -> None:
-            nonlocal number, await_ends
             await taken_over(house)
             await exact(house, shop, book, number)
             await prepared()
@@ -214,7 +215,6 @@ async def test_death_at_every_point_of_counting(
             book.note(a_round(shop, number, now))
             await_ends = await ends(house)
 
-        await_ends: dict[str, str] = {}
         await prepared()
         points = await enumerate_points(attempt, check, what="counting")
         assert points > 40

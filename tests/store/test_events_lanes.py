@@ -61,7 +61,7 @@ async def test_an_owner_of_an_older_epoch_commits_nothing(database: Database, re
         book = ledger.Ledger()
         book.note(sent)
         await house.events.accept(sent)
-        store, sinks = EventStore(), [BannerSink(database), CapsSink(database, house.caps)]
+        store, sinks = EventStore(), (BannerSink(database), CapsSink(database, house.caps))
         commit = Commit(database, store, sinks, Ids(), timedelta(seconds=60))
         lane = house.lane_names()[0]
         async with database.worker() as tx:
@@ -242,7 +242,7 @@ async def test_the_journal_is_trimmed_behind_and_never_before(
         async def short() -> bool:
             left = [await redis.call("XLEN", house.keys.tagged("journal", lane)) for lane in house.lane_names()]
             async with database.worker() as tx:
-                return max(left) <= 1 and await tx.fetchval(MANIFESTS, house.lane_names()) == 0
+                return bool(max(left) <= 1 and await tx.fetchval(MANIFESTS, house.lane_names()) == 0)
 
         await eventually(short, what="what is counted is forgotten")
 

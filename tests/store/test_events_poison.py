@@ -218,7 +218,7 @@ async def test_parked_events_come_back_once_and_only_once(
         shop = await house.shop(tenant)
         now = house.clock.now_ms()
         head = (now, now, shop.banners[0])
-        curable = [View(tenant, f"v{n}", *head, user="ada", session="/curable") for n in range(5)]
+        curable: list[Event] = [View(tenant, f"v{n}", *head, user="ada", session="/curable") for n in range(5)]
         hopeless = Impression(tenant, "hopeless", *head, page="\0")
         await boss.execute("alter table caps.user_views add constraint ill check (session_id <> '/curable') not valid")
         try:

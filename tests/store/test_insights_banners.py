@@ -39,7 +39,7 @@ class Shown(msgspec.Struct):
     questions: Questions
     reader: EventStoreReader
     tenant: int
-    numbers: dict[str, int]
+    numbers: dict[str, Any]
     ids: dict[str, str]
     other: int
     now: int

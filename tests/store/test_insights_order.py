@@ -27,7 +27,8 @@ from handbill.kit.clock import SystemClock, to_us
 from handbill.kit.errors import Invalid
 from handbill.kit.pages import encode
 from handbill.people.model import person_id
-from tests.store.insights_world import chain, to_millisecond
+from tests.store.funnel_model import chain
+from tests.store.insights_world import to_millisecond
 
 MakeInsights = Callable[..., InsightsService]
 NOON = datetime(2026, 7, 1, 12, tzinfo=UTC)

@@ -86,7 +86,7 @@ async def test_trends_are_what_counting_gives(world: World, questions: Questions
                 assert (line.unidentified, line.unidentified_total) == (unidentified, sum(unidentified)), asked
                 nobodys += sum(unidentified)
             else:
-                assert line.unidentified is line.unidentified_total is None
+                assert (line.unidentified, line.unidentified_total) == (None, None)
             if query.compare:
                 assert answer.previous_points is not None
                 figures, total = earlier.get(key, ([nothing] * len(answer.previous_points), nothing))

@@ -209,6 +209,6 @@ async def test_a_worker_keeps_to_the_limit_and_serves_the_small_tenant(queue: Qu
         await eventually(lambda: len(ran) >= 8)
     finally:
         await worker.stop()
-    assert sorted(ran) == [(1, 0), (1, 1), (1, 2), *((2, i) for i in range(5))]  # type: ignore[type-var]
+    assert sorted(ran) == [(1, 0), (1, 1), (1, 2), *((2, i) for i in range(5))]
     assert (await queue.counts()).active == 0
     assert (await queue.counts()).waiting == 97

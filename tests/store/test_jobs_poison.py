@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -143,7 +143,7 @@ async def test_sweep_listener_and_renewal_outlive_any_error(queue: Queue, monkey
     swept, listened, renewed = asyncio.Event(), asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
 
-    def breaking(real: Any, done: Callable[[], None]) -> Any:
+    def breaking(real: Any, done: Callable[[], object]) -> Any:
         calls = 0
 
         async def call(*given: Any, **named: Any) -> Any:
@@ -200,10 +200,10 @@ async def test_one_queue_whose_keys_are_broken_costs_no_other_its_locks(
             renewals = 0
             real = second._holdings.report
 
-            def report(*given: Any) -> None:
+            def report(lost: Sequence[str], aborted: Sequence[tuple[str, str]]) -> None:
                 nonlocal renewals
                 renewals += 1
-                real(*given)
+                real(lost, aborted)
 
             second._holdings.report = report  # type: ignore[method-assign]
             await eventually(lambda: renewals >= 3, what="the sound queue's lock is renewed")

@@ -31,7 +31,7 @@ async def test_every_job_runs_once_and_the_stream_tells_its_story(queue: Queue) 
 
     async def handler(job: Job, _: JobContext) -> int:
         ran[job.data] += 1
-        return job.data * 2
+        return int(job.data) * 2
 
     added = await queue.add_many([NewJob("n", i) for i in range(200)])
     async with working(queue, handler):

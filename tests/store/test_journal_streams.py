@@ -265,8 +265,8 @@ async def test_an_answered_append_survives_kill_9_when_fsync_is_slow(
         for lane in ("0", "1"):
             kept |= set(bodies_of(await read_all(StreamsJournal(redis), lane)))
         assert set(answered) <= kept
-        for name in range(40):
-            mine = sorted(int(body.split(b":")[1]) for body in kept if body.startswith(b"%d:" % name))
+        for number in range(40):
+            mine = sorted(int(body.split(b":")[1]) for body in kept if body.startswith(b"%d:" % number))
             assert mine == list(range(len(mine))), "no hole in any sender's events"
     finally:
         await redis.stop()

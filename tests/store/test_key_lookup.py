@@ -43,7 +43,7 @@ class CountingReader(EventReader):
 
 
 def unanswered() -> float:
-    return metrics.EVENTS_KEY_LOOKUPS.labels("unanswered")._value.get()
+    return float(metrics.EVENTS_KEY_LOOKUPS.labels("unanswered")._value.get())
 
 
 async def test_a_key_is_known_to_its_tenant_only_and_those_who_ask_together_share_a_statement(

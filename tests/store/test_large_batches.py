@@ -11,13 +11,14 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from handbill.events import shipping_rows
+from handbill.events import enrich
 from handbill.events.model import CapturedEvent, Row, encode, key
 from handbill.events.model import Edge as SaidEdge
 from handbill.events.shipping_rows import COLUMNS, RowMaker
 from handbill.infra.postgres import Database
 from handbill.kit.turns import BYTES_PER_TURN
 from handbill.people import folding, gather, store
+from handbill.people.definitions import Observations
 from handbill.people.gather import TURN_BYTES, Gathered
 from handbill.people.keeper import Keeper
 from handbill.people.model import EdgeKind
@@ -88,7 +89,7 @@ async def test_what_a_batch_says_about_people_is_gathered_in_turns(monkeypatch: 
 
 async def test_events_that_set_nothing_are_read_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     events = [said(1, f"e{number}", 1, "see", f"u{number}", properties=BRACKETS) for number in range(40)]
-    turn = watch(monkeypatch, gather.Observations, "event", lambda _, *parts: len(parts[-1]))
+    turn = watch(monkeypatch, Observations, "event", lambda _, *parts: len(parts[-1]))
     async with turn.watched():
         await Gathered.in_turns(events)
     assert turn.whole == 40 * len(BRACKETS)
@@ -142,7 +143,7 @@ async def test_a_person_of_many_large_ids_is_folded_in_turns(
 
 async def test_rows_for_clickhouse_are_made_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     made = rows([said(1, f"e{number}", 1, "see", "zoe", properties=BRACKETS) for number in range(60)])
-    turn = watch(monkeypatch, shipping_rows.enrich, "sound", lambda _, json: len(json or b""))
+    turn = watch(monkeypatch, enrich, "sound", lambda _, json: len(json or b""))
     async with turn.watched():
         records = await RowMaker(lambda tenant_id, who: UUID(int=1), lambda address: None, no_public_ids).records(
             made, {}, {1: 7}

@@ -11,16 +11,20 @@ import pytest
 from handbill.adstats import model as adstats
 from handbill.banners import model as banners
 from handbill.infra.postgres import Database
+from handbill.infra.sqlfiles import Sql
 from handbill.messaging import hooks, links, plan
 from handbill.segments import model as segments
 from handbill.tenants import model as tenants
 
-_CHECKS = """
+_CHECKS = Sql(
+    """
 select c.conrelid::regclass::text as name, pg_get_constraintdef(c.oid) as text, a.attname::text as column
 from pg_constraint c join pg_attribute a on a.attrelid = c.conrelid and a.attnum = c.conkey[1]
 where c.contype = 'c' and c.conparentid = 0 and cardinality(c.conkey) = 1 and c.conrelid <> 0
   and not exists (select 1 from pg_inherits i where i.inhrelid = c.conrelid)
-"""
+""",
+    "test_checks",
+)
 _BOUND = re.compile(r"(length|cardinality)?\(?(\w+)\)? (>=|<=|>) \(?'?(-?[0-9]+)")
 _PATTERN = re.compile(r"\w+ ~ '([^']+)'")
 

@@ -192,8 +192,8 @@ async def test_a_link_of_a_decision_without_proof_is_not_counted_where_proof_is_
         links[proved] = link.decode()
     jwt = SettingsPatch(jwt=JwtRules(kind="hs256", required=True), jwt_secret="s" * 32)
     await shop.loop.tenants.change_tenant(shop.tenant, TenantPatch(settings=jwt), actor="test")
-    for proved, link in links.items():
-        assert await shop.show.public.follow(link, f"proved-{proved}", "9.9.9.9", ()) == "/a"
+    for proved, text in links.items():
+        assert await shop.show.public.follow(text, f"proved-{proved}", "9.9.9.9", ()) == "/a"
     await shop.loop.drained()
     async with shop.loop.database.tenant(shop.tenant) as tx:
         persons = await tx.fetch(PERSONS, shop.tenant)

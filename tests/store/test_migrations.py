@@ -18,6 +18,7 @@ from handbill.infra.migrations import Migration, compare, migrate, shipped, spli
 from handbill.infra.postgres import Database, PostgresAway, PostgresBusy, derive, prepare_all
 from handbill.infra.postgres.urls import masked
 from handbill.kit.errors import Broken
+from tests.conftest import OwnEngine
 from tests.kit.engines import Engines
 from tests.kit.schema import described, empty_database
 
@@ -143,7 +144,7 @@ def test_compare_and_split() -> None:
     assert migrations.shipped("clickhouse") == migrations.shipped("clickhouse")
 
 
-async def test_roles_get_their_passwords_and_a_plain_owner_is_enough(own_postgres) -> None:
+async def test_roles_get_their_passwords_and_a_plain_owner_is_enough(own_postgres: OwnEngine) -> None:
     """As on a managed server: the owner is no superuser; an administrator made the roles and granted them."""
     engine = await own_postgres(durable=False)
     admin = await asyncpg.connect(engine.url)

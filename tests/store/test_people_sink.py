@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from datetime import timedelta
+from functools import partial
 
 import msgspec
 import pytest
@@ -169,7 +170,7 @@ async def test_many_lanes_and_processes_on_one_crowd_give_the_people_of_one(
                     await sink.write(tx, batch, number)
 
             await until_done(written)
-            await until_done(lambda sink=sink, batch=batch: sink.project(batch, []))
+            await until_done(partial(sink.project, batch, []))
 
     await asyncio.gather(*(lane(number) for number in range(8)))
     await commit(database, control, events)

@@ -26,9 +26,9 @@ async def test_migrations_and_statements_fit_the_oldest_server(short_tmp: Path) 
         shutil.chown(short_tmp, "nobody")
     password = short_tmp / "password"
     password.write_text("secret")
-    login = ["-U", "handbill", "-A", "scram-sha-256", "--pwfile", password, "--no-sync"]
+    login: list[str | Path] = ["-U", "handbill", "-A", "scram-sha-256", "--pwfile", password, "--no-sync"]
     subprocess.run([programs / "initdb", "-D", short_tmp / "data", *login], check=True, capture_output=True, **other)
-    options = ["-k", short_tmp, "-c", "listen_addresses=", "-c", "fsync=off"]
+    options: list[str | Path] = ["-k", short_tmp, "-c", "listen_addresses=", "-c", "fsync=off"]
     server = subprocess.Popen(
         [programs / "postgres", "-D", short_tmp / "data", *options],
         stderr=subprocess.DEVNULL,

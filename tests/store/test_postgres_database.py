@@ -24,6 +24,7 @@ from handbill.infra.postgres import (
 )
 from handbill.infra.sqlfiles import Sql
 from handbill.kit.errors import Broken, Busy
+from tests.conftest import MakeTenant
 from tests.kit.crashes import Died, dying_at
 from tests.kit.engines import Engines
 from tests.kit.waiting import eventually, soon
@@ -133,7 +134,7 @@ async def test_what_waits_for_the_commit_runs_only_after_it_and_may_fail(databas
     assert seen == [1]
 
 
-async def test_refusals_carry_the_rule_and_never_the_row(database: Database, make_tenant) -> None:
+async def test_refusals_carry_the_rule_and_never_the_row(database: Database, make_tenant: MakeTenant) -> None:
     mine, other = await make_tenant(), await make_tenant()
     secret = uuid.uuid4()
     async with database.tenant(mine) as tx:

@@ -15,6 +15,7 @@ from handbill.infra.migrations import migrate
 from handbill.infra.postgres import Database, PostgresAway, derive
 from handbill.infra.sqlfiles import Sql
 from handbill.kit.retry import Retry
+from tests.conftest import OwnEngine
 from tests.kit.engines import Engines
 from tests.kit.proxy import Proxy, proxy
 from tests.kit.waiting import eventually
@@ -141,7 +142,7 @@ async def test_a_frozen_engine_holds_nobody_for_ever(engines: Engines) -> None:
         await database.stop()
 
 
-async def test_kill_dash_nine_and_a_new_start(own_postgres, short_tmp: Path) -> None:
+async def test_kill_dash_nine_and_a_new_start(own_postgres: OwnEngine, short_tmp: Path) -> None:
     home = short_tmp / "killed"
     engine = await own_postgres(at=home, durable=False)
     await migrate(engine.url)

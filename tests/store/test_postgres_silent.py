@@ -85,7 +85,7 @@ async def setup(line: Line, redis: Redis, tenant: int) -> AsyncIterator[TenantSe
 
 
 def lookups(outcome: str) -> float:
-    return metrics.PG_HOT_LOOKUPS.labels(outcome)._value.get()
+    return float(metrics.PG_HOT_LOOKUPS.labels(outcome)._value.get())
 
 
 async def test_a_write_key_and_its_tenant_are_given_at_once_and_fetched_in_the_background(
@@ -99,7 +99,7 @@ async def test_a_write_key_and_its_tenant_are_given_at_once_and_fetched_in_the_b
         line.freeze(FOR_EVER)  # whoever waits, waits for ever
         for _ in range(20):
             assert await soon(directory.write_key(key)), "without waiting"
-            assert await soon(directory.profile(setup.tenant))
+            assert await soon(directory.profile(setup.tenant)) is not None
         assert len(line.database.hot._running) == 2, "one look-up of the key and one of the tenant, however many ask"
         line.thaw()
         await eventually(lambda: not line.database.hot._running)
@@ -118,7 +118,7 @@ async def test_an_old_answer_waits_for_the_timeout_once_and_is_used_for_ten_minu
     for _ in range(3):
         assert await soon(directory.secret_key(secret))
         assert await soon(directory.write_key(write))
-        assert await soon(directory.profile(setup.tenant))
+        assert await soon(directory.profile(setup.tenant)) is not None
         with pytest.raises(PostgresAway) as away:
             await soon(directory.write_key(unseen))
         assert (away.value.status, away.value.retry_after) == (503, 1.0)
@@ -126,7 +126,7 @@ async def test_an_old_answer_waits_for_the_timeout_once_and_is_used_for_ten_minu
     for _ in range(50):
         assert await directory.write_key(write)
         assert await directory.secret_key(secret)
-        assert await directory.profile(setup.tenant)
+        assert await directory.profile(setup.tenant) is not None
         with pytest.raises(PostgresAway):
             await directory.write_key(unseen)
     assert lookups("timed_out") == waited, "nobody waits any more"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 import pytest
@@ -54,8 +54,11 @@ async def test_everybody_gets_their_own_reply(redis: Redis) -> None:
         await asyncio.gather(task, return_exceptions=True)
 
     work = []
+    kinds: list[Callable[[int], Awaitable[None]]] = [
+        single, partial(batch, atomic=False), partial(batch, atomic=True), wrong, cancelled,
+    ]  # fmt: skip
     for n in range(2_000):
-        make = draw.choice([single, partial(batch, atomic=False), partial(batch, atomic=True), wrong, cancelled])
+        make = draw.choice(kinds)
         work.append(make(n))
     await asyncio.gather(*work)
 

@@ -12,6 +12,7 @@ import pytest
 
 from handbill.infra.redis import Redis, RedisAway, dedicated
 from handbill.infra.redis.client import opened
+from tests.conftest import OwnEngine
 from tests.kit.engines import Engines
 from tests.kit.proxy import proxy
 from tests.kit.waiting import eventually, soon
@@ -21,7 +22,7 @@ Unique = Callable[[str], str]
 
 async def answers(redis: Redis) -> bool:
     try:
-        return await redis.call("PING") == b"PONG"
+        return bool(await redis.call("PING") == b"PONG")
     except RedisAway:
         return False
 
@@ -142,14 +143,14 @@ async def test_a_reader_that_falls_behind_gets_a_gap_and_not_a_pile(
     channel = unique("flood")
     async with redis.subscribe(channel) as messages:
         await redis.many([("PUBLISH", channel, n) for n in range(95)])
-        seen = []
+        seen: list[bytes] = []
         while not seen or seen[-1] != b"94":
             seen.append((await soon(anext(messages)))[1])
         assert len(seen) < 95
         assert b"" in seen
 
 
-async def test_kill_dash_nine_and_a_new_start(own_redis, short_tmp: Path) -> None:
+async def test_kill_dash_nine_and_a_new_start(own_redis: OwnEngine, short_tmp: Path) -> None:
     home = short_tmp / "killed"
     engine = await own_redis(at=home)
     async with proxy(engine.url) as (net, url), opened(url, timeout=30) as redis:

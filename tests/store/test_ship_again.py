@@ -7,11 +7,10 @@ import random
 from collections.abc import Sequence
 from uuid import UUID
 
-import msgspec
-
 from handbill.events.batch import Batch, Owned, Parked
 from handbill.events.model import CapturedEvent, Row, encode, key
 from handbill.events.policy import ConsumerPolicy, ShippingPolicy
+from handbill.events.reader import ParkedRow
 from handbill.events.reasons import Reason
 from handbill.events.reshipping import Reshipping
 from handbill.events.service import Chosen, OnFailure
@@ -53,15 +52,14 @@ class Clumsy(RowMaker):
 
 async def parked(house: Loop, tenant: int, number: int) -> tuple[list[CapturedEvent], list[UUID]]:
     """Counted events whose rows ClickHouse has refused."""
-    made = captures(random.Random(1), tenant, number, house.clock.now_ms())
-    events = [event for event in made if isinstance(event, CapturedEvent)]
+    events = captures(random.Random(1), tenant, number, house.clock.now_ms())
     rows = [Parked(tenant, "capture", event.id, Reason.UNSHIPPED, "", encode(event)) for event in events]
     async with house.database.worker() as tx:
         await EventStore().park(tx, rows, "0", Ids())
     return events, [row.id for row in await waiting(house, tenant)]
 
 
-async def waiting(house: Loop, tenant: int) -> Sequence[msgspec.Struct]:
+async def waiting(house: Loop, tenant: int) -> Sequence[ParkedRow]:
     return await house.events.parked(tenant, reason=None, replayed=False, after=None, limit=100)
 
 
@@ -182,7 +180,7 @@ async def test_a_group_that_lost_a_batch_is_another_insert(
     """Half of it was inserted; then the journal lost the first batch. The second must be there whole, and once."""
     async with loop(database, redis, main=1) as house:
         events = captures(random.Random(3), tenant, 20, house.clock.now_ms())
-        rows = [Row(n, key(event.kind, event.id), event, encode(event)) for n, event in enumerate(events)]  # type: ignore[arg-type]
+        rows = [Row(n, key(event.kind, event.id), event, encode(event)) for n, event in enumerate(events)]
         ids = Ids()
         lost, kept = (Load(ids.new(), "0-0", "1-0", b"\xff\xff\xff", 20) for _ in range(2))
         group = Group(ids.new(), (lost, kept), {})

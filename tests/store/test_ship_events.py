@@ -298,11 +298,11 @@ async def test_rows_that_the_engine_refuses_are_alone(
     async with loop(database, redis, main=1) as house:
         now = house.clock.now_ms()
         events = captures(random.Random(5), tenant, 60, now)
-        bad = [msgspec.structs.replace(event, id=f"poison{n}") for n, event in enumerate(events[:3])]  # type: ignore[type-var]
+        bad = [msgspec.structs.replace(event, id=f"poison{n}") for n, event in enumerate(events[:3])]
         made = shipping(database, history, house.journal, maker=Clumsy(person_id, lambda address: None, no_public_ids))
         await house.consumer(SMALL, shipping=made)
         mixed = [*events[:20], bad[0], *events[20:40], *bad[1:], *events[40:]]
-        await accepted(house, mixed, size=30)  # type: ignore[arg-type]
+        await accepted(house, mixed, size=30)
         await house.drained()
         await shipped(house)
         assert await stored(history, tenant) == wanted(events)

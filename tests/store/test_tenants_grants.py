@@ -113,7 +113,7 @@ async def test_an_expiring_key_makes_nothing_that_outlives_it(here: Installation
     user = await tenants.accounts.create_user(tenant_id, viewer, actor=ACTOR)
     for patch in (UserPatch(password="another password"), UserPatch(role="operator")):
         await refused(tenants.accounts.change_user(tenant_id, user.user_id, patch, actor=key), "EXPIRES_TOO_LATE")
-    assert await here.session(viewer)
+    assert await here.session(viewer) is not None
 
 
 @pytest.mark.parametrize("scopes", [("users:write",), ("users:write", "*:read"), ("*:read", "*:write")])
@@ -132,7 +132,7 @@ async def test_a_key_for_users_neither_makes_nor_takes_over_an_owner(
     await refused(accounts.change_user(tenant_id, owner_id, UserPatch(role="viewer"), actor=key), "SCOPE_MISSING")
     await refused(accounts.change_user(tenant_id, viewer_id, UserPatch(role="owner"), actor=key), "SCOPE_MISSING")
     await refused(accounts.delete_user(tenant_id, owner_id, actor=key), "SCOPE_MISSING")
-    assert await here.session(owner)
+    assert await here.session(owner) is not None
     renamed = await accounts.change_user(tenant_id, owner_id, UserPatch(name="Ada"), actor=key)
     assert renamed.name == "Ada"
 
@@ -240,4 +240,4 @@ async def test_all_that_comes_from_a_key_holds_no_more_than_the_key(here: Instal
             continue
         assert expiry is None
         assert {scope for scope in EVERY_SCOPE if allows(ROLE_SCOPES[user.role], user.role, scope)} <= bound
-    assert await here.session(owner)
+    assert await here.session(owner) is not None

@@ -264,7 +264,7 @@ async def test_the_directory_outlives_its_database_for_what_it_knows(
     def away() -> Any:
         raise Busy("PostgreSQL is away", code="POSTGRES_AWAY")
 
-    tenants.directory._database = type("Away", (), {"lookup": staticmethod(away), "tenant": staticmethod(away)})()  # type: ignore[assignment]
+    tenants.directory._database = type("Away", (), {"lookup": staticmethod(away), "tenant": staticmethod(away)})()
     clock.advance(minutes=5)
     assert await tenants.directory.write_key(known.key)
     with pytest.raises(Busy):

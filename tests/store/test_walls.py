@@ -12,6 +12,7 @@ import pytest
 from handbill.infra.postgres import Database, PermissionDenied, PostgresError, derive
 from handbill.infra.postgres.urls import as_role
 from handbill.infra.sqlfiles import Sql
+from tests.conftest import MakeTenant
 from tests.kit.bouncer import bouncer
 from tests.kit.catalogue import Rows, Table, insert, tenant_tables
 from tests.kit.engines import Engines
@@ -110,7 +111,9 @@ async def test_what_looks_over_the_wall_says_only_tenant_and_ids(owner: asyncpg.
     assert views == []
 
 
-async def test_nothing_of_one_tenant_reaches_another(walled: Database, owner: asyncpg.Connection, make_tenant) -> None:
+async def test_nothing_of_one_tenant_reaches_another(
+    walled: Database, owner: asyncpg.Connection, make_tenant: MakeTenant
+) -> None:
     ours, theirs = await make_tenant(), await make_tenant()
     rows = Rows(owner)
     tables = await tenant_tables(owner)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
+from typing import Any
 from zoneinfo import ZoneInfo, available_timezones
 
 import pytest
@@ -134,7 +135,7 @@ def test_the_clock_goes_forward_and_the_hours_stay() -> None:
         {"user_agent": "Mozilla/5.0 (compatible; Googlebot/2.1; +http://www.google.com/bot.html)"},
     ],
 )  # fmt: skip
-def test_history_servers_and_crawlers_do_not_count(fields: dict[str, object]) -> None:
+def test_history_servers_and_crawlers_do_not_count(fields: dict[str, Any]) -> None:
     row = event(MONDAY, **fields)
     assert type(row.event) is CapturedEvent
     assert not is_own_doing(row.event)

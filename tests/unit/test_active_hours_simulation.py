@@ -114,7 +114,7 @@ def decisions_of(person: Person) -> list[int]:
 
 def test_with_the_rule_more_views_come_in_the_hours_of_the_habit() -> None:
     for habit in ("evening", "morning", "night"):
-        with_rule, without = [], []
+        with_rule, without = list[bool](), list[bool]()
         for person, profile in of(habit):
             for rule, views in ((profile, with_rule), (None, without)):
                 shown = shown_at(rule, person.zone, decisions_of(person))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zoneinfo
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
+from typing import Any
 from uuid import UUID
 
 from hypothesis import given
@@ -29,7 +30,11 @@ def a_due(zone: str = "UTC", look_back: int = 28, **times: datetime | None) -> D
 
 def test_today_every_tick_yesterday_hourly_older_daily() -> None:
     minute, today = timedelta(minutes=1), date(2026, 3, 1)
-    fresh = {"synced_at": NOW - 4 * minute, "hourly_at": NOW - 30 * minute, "daily_at": NOW - 600 * minute}
+    fresh: dict[str, Any] = {
+        "synced_at": NOW - 4 * minute,
+        "hourly_at": NOW - 30 * minute,
+        "daily_at": NOW - 600 * minute,
+    }
     assert cadence.span(a_due(), NOW) == (date(2026, 2, 1), today)
     assert cadence.span(a_due(**fresh), NOW) is None
     assert cadence.span(a_due(**{**fresh, "synced_at": NOW - 5 * minute}), NOW) == (today, today)

@@ -105,8 +105,8 @@ def test_no_more_connections_are_taken_than_there_are_files_for(
     monkeypatch: pytest.MonkeyPatch, limits: tuple[int, int], allowed: int, raised: int | None
 ) -> None:
     changed: list[int] = []
-    monkeypatch.setattr(connections.resource, "getrlimit", lambda _: limits)
-    monkeypatch.setattr(connections.resource, "setrlimit", lambda _, pair: changed.append(pair[0]))
+    monkeypatch.setattr(resource, "getrlimit", lambda _: limits)
+    monkeypatch.setattr(resource, "setrlimit", lambda _, pair: changed.append(pair[0]))
     assert allowed_connections(1_024) == allowed
     assert changed == ([] if raised is None else [raised])
 

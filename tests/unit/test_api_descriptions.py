@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import Annotated, Any, Generic, TypeVar
 
@@ -16,6 +16,9 @@ from msgspec import Meta
 from handbill.api import app, openapi
 from handbill.api import field_docs as docs
 from handbill.api import openapi_descriptions as descriptions
+from handbill.api.feature_texts import BY_FEATURE
+from handbill.api.field_texts import PARAMETERS, SHARED
+from handbill.api.readiness import readiness
 from handbill.settings import load
 from handbill.wiring.house import build
 from tests.architecture.pages import NOBODY
@@ -109,7 +112,7 @@ def test_the_description_of_a_type_wins_and_a_shared_one_comes_last(monkeypatch:
 def test_fields_of_structs_inside_of_structs_have_theirs_and_generic_ones_too() -> None:
     texts = described(Holder)
     assert texts["Row.row"] == "Number of the row."
-    assert texts["Parcel_Row_.items"] == descriptions.SHARED["items"]
+    assert texts["Parcel_Row_.items"] == SHARED["items"]
     assert texts["Holder.optional"] == "Text of a branch."
     assert texts["Child.second"] == "Text of the child."
 
@@ -146,7 +149,7 @@ def document() -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as directory:
         settings = load({"HANDBILL_HOME": directory, **NOBODY})
         house = build(settings)
-        litestar = app.litestar(house, settings, house)
+        litestar = app.litestar(house, settings, readiness(house))
         litestar.state["fast_routes"] = app._fast_routes(house)
         return openapi.document(litestar)
 
@@ -188,5 +191,5 @@ def test_every_field_and_every_parameter_has_a_description(document: dict[str, A
 
 def test_every_text_of_the_shared_tables_is_in_use(document: dict[str, Any]) -> None:
     used = set(described_parts(document).values())
-    tables = [descriptions.SHARED, descriptions.PARAMETERS, *descriptions.BY_FEATURE.values()]
+    tables: list[Mapping[Any, str]] = [SHARED, PARAMETERS, *BY_FEATURE.values()]
     assert [text for table in tables for text in table.values() if text not in used] == []

@@ -36,7 +36,7 @@ class SlowBucket:
         return self._take
 
     async def _take(self, _: Sequence[str], arguments: Sequence[float]) -> list[int]:
-        now, need, want, burst, each, _ = arguments
+        now, need, want, burst, each = arguments[:5]
         full_at = max(self.full_at_ms, now)
         room = math.floor(burst - (full_at - now) / each + 0.000001)
         result = [0, math.ceil(full_at + (need - burst) * each - now)]

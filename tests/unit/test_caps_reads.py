@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from handbill.caps.model import By, Subject
+from handbill.caps.model import Subject
 from handbill.caps.store import CapsStore, Reading
 from handbill.infra.redis import Keys
 from handbill.kit.errors import Busy
@@ -33,7 +33,7 @@ class Redis:
 
 
 def ask(store: CapsStore, number: int) -> asyncio.Task[tuple[list[Reading], tuple[bytes | None, ...]]]:
-    return asyncio.create_task(store.read([Subject(1, By.USER, f"u{number}")]))
+    return asyncio.create_task(store.read([Subject(1, f"u{number}")]))
 
 
 async def turns(count: int = 5) -> None:

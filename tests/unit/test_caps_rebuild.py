@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any
 
-from handbill.caps.model import By, Subject
+from handbill.caps.model import Subject
 from handbill.caps.service import CapsService
 from handbill.kit import task_health
 from handbill.kit.task_health import LIMIT_S, TaskHealth
@@ -26,12 +26,12 @@ class SlowHistory:
     async def pages(self, tenant_id: int | None) -> AsyncIterator[dict[Subject, list[Any]]]:
         for number in range(PAGES):
             self._wait()
-            yield {Subject(1, By.USER, f"u{number}"): []}
+            yield {Subject(1, f"u{number}"): []}
 
     async def lifetimes(self, tenant_id: int | None) -> AsyncIterator[list[Subject]]:
         for number in range(PAGES):
             self._wait()
-            yield [Subject(1, By.USER, f"u{number}")]
+            yield [Subject(1, f"u{number}")]
 
     async def of(self, subject: Subject, raw: bytes) -> list[Any]:
         return []

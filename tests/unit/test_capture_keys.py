@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from handbill.events import capture as module
 from handbill.events.capture import KEYS_TRIED, Capture, CapturePolicy
 from handbill.events.dialects.canon import Dialect, Moment, Opened
 from handbill.events.dialects.router import READERS
@@ -78,7 +77,7 @@ async def capture(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Seen]:
             made.opened_in.append(threading.current_thread().name.partition("_")[0])
             return real(request, body, moment)
 
-        monkeypatch.setitem(module.READERS, dialect, msgspec.structs.replace(reader, open=spied))
+        monkeypatch.setitem(READERS, dialect, msgspec.structs.replace(reader, open=spied))
     await made.start()
     yield made
     await made.stop()
@@ -97,12 +96,13 @@ async def send(here: Seen, dialect: Dialect, body: bytes, query: bytes = b"", **
 
 def outer(dialect: Dialect, key: str) -> dict[str, Any]:
     """The key where this dialect has it outside the body."""
-    return {
+    where: dict[Dialect, dict[str, Any]] = {
         Dialect.OWN: {"x_write_key": key},
         Dialect.POSTHOG: {"query": b"api_key=" + key.encode()},
         Dialect.POSTHOG_V1: {"authorization": f"Bearer {key}"},
         Dialect.SEGMENT: {"authorization": "Basic " + base64.b64encode(f"{key}:".encode()).decode()},
-    }[dialect]
+    }
+    return where[dialect]
 
 
 def events(dialect: Dialect, count: int = 1, **more: Any) -> bytes:

@@ -174,7 +174,7 @@ async def test_a_queue_in_a_file_outlives_its_process(server: Server, tmp_path: 
 UNSENDABLE = {
     "object": object(),
     "surrogate": "\ud800",
-    "depth": functools.reduce(lambda inner, _: [inner], range(100_000), 0),
+    "depth": functools.reduce(lambda inner, _: [inner], range(100_000), list[Any]()),
     "integer": 1 << 70_000,
 }
 

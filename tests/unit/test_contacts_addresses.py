@@ -78,6 +78,7 @@ def mismatches(dice: random.Random, count: int) -> list[tuple[str, str | None]]:
 def spelled(dice: random.Random, region: str) -> str:
     kind = dice.choice((phonenumbers.PhoneNumberType.MOBILE, phonenumbers.PhoneNumberType.FIXED_LINE))
     number = phonenumbers.example_number_for_type(region, kind) or phonenumbers.example_number("US")
+    assert number is not None
     digits = list(phonenumbers.national_significant_number(number))
     for _ in range(dice.randrange(4)):
         digits[dice.randrange(len(digits))] = str(dice.randrange(10))

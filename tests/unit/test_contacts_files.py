@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from handbill.contacts import encodings, marks, parse, sources, split, understand, values
 from handbill.contacts.dialects import CELL_TOO_LONG, STRAY_RETURN, UNCLOSED, Dialect, records, sniff
 from handbill.contacts.model import Column, Plan, Reading
+from handbill.kit.cells import FORMULA
 from handbill.kit.errors import HandbillError
 
 BOUNDS = sources.Bounds()
@@ -181,7 +182,7 @@ def test_chunks_hold_what_the_file_holds(rows: list[list[str]], size: int, prope
         plan = Plan(reading, [Column("a", "name")] * 4)
         ranges = list(split.split(path, 0, reading, size))
         whole = [cells for cells, _ in records(io.StringIO(text.getvalue()), Dialect())]
-        parts = []
+        parts: list[list[str] | str] = []
         for one in ranges:
             task = parse.Task(str(path), one.start, one.end, one.first, plan, 1, UUID(int=1), 1)
             found = [cells for cells, _ in parse.cells_of(task)]
@@ -368,7 +369,7 @@ def test_a_locale_that_the_api_would_refuse_costs_the_field_and_is_noted() -> No
 @given(st.text(max_size=8))
 def test_marks_against_formulas_come_off_again(text: str) -> None:
     marked = marks.marked(text)
-    assert not marked.startswith(marks.FORMULA)
+    assert not marked.startswith(FORMULA)
     assert marks.unmarked(marked) == text
 
 

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import hashlib
 import os
+import shutil
 import threading
 from collections import namedtuple
 from collections.abc import AsyncIterator, Callable
@@ -108,7 +109,7 @@ async def test_a_disk_without_room_for_others_takes_no_more(
 ) -> None:
     usage = namedtuple("usage", "free")
     room = [module.SPARE + BLOCK + 100_000, module.SPARE + BLOCK + 100_000, module.SPARE]
-    monkeypatch.setattr(module.shutil, "disk_usage", lambda path: usage(room.pop(0)))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(room.pop(0)))
     with pytest.raises(Busy) as caught:
         await receive(uploads, BODY)
     assert caught.value.code == "DISK_FULL"
@@ -190,7 +191,7 @@ async def test_a_file_that_cannot_be_removed_is_no_error_of_the_request(
     def unlink(path: Path, *, missing_ok: bool = False) -> None:
         raise OSError(errno.EIO, "broken")
 
-    monkeypatch.setattr(module.Path, "unlink", unlink)
+    monkeypatch.setattr(Path, "unlink", unlink)
     await uploads.discard(stored.file)
     with pytest.raises(OSError, match="broken"):
         await uploads.remove(stored.file)

@@ -81,7 +81,8 @@ def test_only_four_dimensions_need_the_events() -> None:
     query = StatsQuery(DAY, DAY + timedelta(1), by=("banner", "placement", "campaign"))
     assert query.source == "counters"
     for field in ("variants", "countries", "devices", "pages"):
-        assert StatsQuery(DAY, DAY + timedelta(1), **{field: ("x",)}).source == "events"
+        chosen: dict[str, Any] = {field: ("x",)}
+        assert StatsQuery(DAY, DAY + timedelta(1), **chosen).source == "events"
 
 
 def test_a_range_holds_the_buckets_that_begin_in_it() -> None:

@@ -126,7 +126,7 @@ def test_where_a_correction_begins(path: str) -> None:
 
 
 def test_a_clients_wish_not_to_be_corrected_is_kept() -> None:
-    late = {"sent_at": NOW + 3_600_000}
+    late: dict[str, Any] = {"sent_at": NOW + 3_600_000}
     assert at_us(only(post("/batch/", [event(0, NOW_US + 5, **{"$ignore_sent_at": True})], **late))) == NOW_US + 5
     plain = {**event(0, NOW_US + 5), "options": {"disable_skew_correction": True}}
     assert at_us(only(post("/i/v1/analytics/events", [plain], **late))) == NOW_US + 5
@@ -198,7 +198,7 @@ def test_what_stands_for_the_time_of_sending() -> None:
     parsed = post("/batch/", [early, later, other])
     assert [at_us(each) - NOW_US for each in parsed.events] == [-200_000, -100_000, 2]
     assert {each.sequence // 16_384 for each in parsed.events} == {NOW - hour + 50}
-    spelled = {"sentAt": from_ms(NOW - 2 * hour).isoformat()}
+    spelled: dict[str, Any] = {"sentAt": from_ms(NOW - 2 * hour).isoformat()}
     parsed = post("/batch/", [early], **spelled)
     assert at_us(only(parsed)) == (NOW + hour - 200) * 1000
     assert only(parsed).sequence == (NOW - 2 * hour) * 16_384

@@ -13,8 +13,8 @@ import pytest
 
 from handbill.fake_graph.model import Config, Faults
 from handbill.messaging import webhooks
-from handbill.messaging.facts import InboundFact, PreferenceFact, StatusFact, TemplateFact
-from handbill.messaging.lattice import Status, fold
+from handbill.messaging.facts import Fact, InboundFact, PreferenceFact, StatusFact, TemplateFact
+from handbill.messaging.lattice import Standing, Status, fold
 from tests.kit.graph import HELLO, NUMBER, WABA, Hook, StillClock, graph, many_numbers
 from tests.kit.waiting import eventually
 
@@ -44,7 +44,7 @@ async def test_a_message_is_taken_and_written_down() -> None:
 
 async def test_bodies_that_the_real_server_refuses() -> None:
     async with graph() as fake:
-        text = {"type": "text", "text": {"body": "hi"}}
+        text: dict[str, Any] = {"type": "text", "text": {"body": "hi"}}
         assert await fake.code("4915112345", number="999") == 100
         assert await fake.code("not a number") == 100
         assert await fake.code("4915112345", "x" * 513) == 100
@@ -101,7 +101,8 @@ async def test_tokens_die_and_come_back() -> None:
 
 async def test_a_wrong_control_changes_nothing() -> None:
     async with graph() as fake:
-        for wrong in ({"fault": {}}, {"faults": {"lost_answer": 2}}, []):
+        wrongs: tuple[Any, ...] = ({"fault": {}}, {"faults": {"lost_answer": 2}}, [])
+        for wrong in wrongs:
             assert (await fake("POST", "/_control", wrong))[0] == 400
 
 
@@ -142,13 +143,13 @@ async def test_webhooks_are_signed_repeated_late_and_lead_to_one_end() -> None:
         await eventually(lambda: fake.world.courier.pending == 0)
         assert fake.world.courier.given_up == 0
         assert fake.world.courier.failed > 0, "two deliveries were refused and tried again"
-        facts = []
+        facts: list[Fact] = []
         for body, signature in hook.seen:
             assert webhooks.signed(["s3"], body, signature)
             facts += webhooks.parse(body)
-        assert all(isinstance(fact, StatusFact) for fact in facts)
-        ends = {}
+        ends: dict[str | None, Standing] = {}
         for fact in facts:
+            assert isinstance(fact, StatusFact)
             ends[fact.opaque] = fold(ends.get(fact.opaque, fold()), fact.standing)
         assert len(ends) == 40
         assert len(facts) > len({fact.key for fact in facts}), "some came twice"

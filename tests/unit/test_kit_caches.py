@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -70,7 +72,11 @@ def test_what_is_dropped_by_its_value_leaves_the_order_of_use() -> None:
 @pytest.mark.parametrize("kind", ["lru", "ttl", "generation"])
 def test_an_entry_that_is_too_large_is_not_stored_and_takes_the_older_one_along(kind: str) -> None:
     limit = CacheLimit(100, 64_000)
-    makers = {"lru": LruCache, "ttl": lambda limit: TtlCache(limit, 60.0), "generation": GenerationCache}
+    makers: dict[str, Callable[[CacheLimit], Any]] = {
+        "lru": LruCache,
+        "ttl": lambda limit: TtlCache(limit, 60.0),
+        "generation": GenerationCache,
+    }
     cache = makers[kind](limit)
     cache["a"] = "small"
     assert cache.get("a") == "small"

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from handbill.api.problems import problem
+from handbill.events.dialects.canon import Dialect
 from handbill.events.dialects.replies import refused
-from handbill.events.dialects.router import Dialect
 from handbill.infra.clickhouse.client import ClickHouseAway, ClickHouseBusy
 from handbill.infra.postgres.errors import PostgresBusy
 from handbill.infra.redis import RedisBusy

@@ -119,7 +119,8 @@ def test_spans_reach_the_exporter() -> None:
         pass
     tracing.stop()
     inner, batch = exporter.get_finished_spans()
-    assert (batch.name, dict(batch.attributes), inner.parent.span_id) == ("batch", {"rows": 5}, batch.context.span_id)
+    assert inner.parent is not None
+    assert (batch.name, batch.attributes, inner.parent.span_id) == ("batch", {"rows": 5}, batch.context.span_id)
     assert batch.resource.attributes["service.name"] == "test"
     with tracing.span("after") as span:
         assert span is None

@@ -71,7 +71,7 @@ def test_the_handshake() -> None:
 
 def test_a_status_with_its_error_and_our_note() -> None:
     error = {"code": 131049, "title": "ignored", "error_data": {"details": "enough for today"}}
-    status = {"id": "wamid.1", "status": "failed", "timestamp": "1750857384", "recipient_id": "5511999"}
+    status: dict[str, Any] = {"id": "wamid.1", "status": "failed", "timestamp": "1750857384", "recipient_id": "5511999"}
     status |= {"errors": [error], "biz_opaque_callback_data": "c:9", "new_field": {"kept": True}}
     fact = one(messages(statuses=[{**status, "pricing": {"billable": False, "category": "marketing"}}]))
     assert isinstance(fact, StatusFact)

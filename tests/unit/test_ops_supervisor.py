@@ -68,7 +68,7 @@ async def test_a_dead_process_is_started_again_until_stopped(monkeypatch: pytest
     await unit.start()
     for expected in (1, 2):
         made[-1].over.set()
-        await eventually(lambda expected=expected: unit.restarts == expected)  # type: ignore[misc]
+        await eventually(lambda expected=expected: unit.restarts == expected)
     await unit.stop()
     assert [process.stopped for process in made] == [True, True, True]
     assert unit.pid is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from itertools import product
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -119,7 +120,7 @@ def test_what_is_remembered_is_bounded() -> None:
 
 
 # ------------------------------------------------------------------------------------------------- laws
-property_values = st.sampled_from((None, True, 3, "3", "x", "2026-11-16", NOW_S, {}, []))
+property_values: st.SearchStrategy[Any] = st.sampled_from((None, True, 3, "3", "x", "2026-11-16", NOW_S, {}, []))
 events = st.tuples(
     st.sampled_from(("buy", "see")),
     st.integers(0, 3 * HOUR_MS),

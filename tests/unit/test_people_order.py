@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import msgspec
 import pytest
@@ -35,7 +36,7 @@ def corrected(book: Book, *copies: CapturedEvent) -> Book:
     return corrections.apply(book)
 
 
-def copy_of(at: int, sequence: int, event: str, **more: bytes) -> CapturedEvent:
+def copy_of(at: int, sequence: int, event: str, **more: Any) -> CapturedEvent:
     return CapturedEvent(1, event, at // 1000, 0, "$set", "ann", "own", micros=at % 1000, sequence=sequence, **more)
 
 
@@ -129,7 +130,7 @@ def histories(draw: st.DrawFn) -> list[CapturedEvent]:
     """Events of a few ids at a few times, each with up to three copies of other sequences and the same content."""
     events = []
     for number in range(draw(st.integers(0, 12))):
-        content = {}
+        content: dict[str, Any] = {}
         for verb in draw(st.sets(st.sampled_from(("set", "set_once", "unset")), max_size=3)):
             keys = draw(st.lists(st.sampled_from(KEYS), max_size=2, unique=True))
             content[verb] = json.dumps(keys if verb == "unset" else dict.fromkeys(keys, f"{verb}-{number}")).encode()

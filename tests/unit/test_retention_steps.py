@@ -19,9 +19,9 @@ class Steps:
         self.failing = failing
         self.ran: list[str] = []
         tasks = object.__new__(SystemTasks)
-        tasks._clock = FakeClock()
         tasks._dropped = 0
         parts: dict[str, Any] = {
+            "_clock": FakeClock(),
             "_events": SimpleNamespace(
                 forget_keys=self.step("event_keys"),
                 forget_sequence_corrections=self.step("sequence_corrections"),

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from handbill.events import enrich, shipping_rows
 from handbill.events.history import expired
-from handbill.events.model import CapturedEvent, Click, Impression, Row, View, decode, encode, key
+from handbill.events.model import CapturedEvent, Click, Counted, Impression, Row, View, decode, encode, key
 from handbill.events.shipping_rows import (
     CLASSES,
     COLUMNS,
@@ -158,7 +158,7 @@ async def test_a_banner_event_says_what_it_was_about_by_public_ids() -> None:
         return {number: f"{number[1]} {number[2]} of {number[0]}" for number in numbers if number[2] != 99}
 
     maker = RowMaker(lambda tenant, name: SOMEBODY, lambda address: None, public_ids)
-    events = [
+    events: list[Counted] = [
         Impression(7, "i", 1, 2, 3, 4, 5, "u", variant="b"),
         Click(7, "c", 1, 2, 3, None, 99, "u", destination="https://shop.example/"),
         View(8, "v", 1, 2, 3, user="u", duration_ms=5, counted=False),
@@ -188,7 +188,7 @@ async def test_a_banner_event_says_what_it_was_about_by_public_ids() -> None:
 def test_a_nameless_row_still_says_what_it_was_about_and_whether_it_counts() -> None:
     maker = RowMaker(lambda tenant, name: SOMEBODY, lambda address: None, no_public_ids)
     about: dict[str, Any] = {"user": "zoe", "session": "s", "device": "mobile", "country": "FR", "page": "/zoe"}
-    events = [
+    events: list[Counted] = [
         Impression(7, "i", 1, 2, 3, **about, variant="b", referrer="/from-zoe"),
         Click(7, "c", 1, 2, 3, **about, variant="b", destination="/to-zoe"),
         View(7, "v", 1, 2, 3, **about, variant="b", device_id="zoes", duration_ms=5, dismissed=True),

@@ -95,5 +95,5 @@ async def test_nobody_twice_nobody_skipped_and_unknown_only_where_the_server_was
     assert {end.status for end in ends.values()} == {Status.READ, Status.DELIVERED, Status.FAILED}
     assert unknown - taken, "some never arrived, and nobody can tell"
     assert unknown & taken, "some did"
-    summary: dict[str, Any] = {n: ends[n].status if n in ends else rows[n] for n in rows}
+    summary: dict[int, Any] = {n: ends[n].status if n in ends else rows[n] for n in rows}
     assert len(summary) == PEOPLE

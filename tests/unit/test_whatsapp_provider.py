@@ -151,8 +151,8 @@ async def test_every_fault_ends_in_the_outcome_that_the_log_allows() -> None:
         assert len(log) == 150
         for n, outcome in enumerate(outcomes):
             line = log[f"c:{n}"]
-            expected = {"accepted": Accepted, "refused": Refused, "lost": Lost, "dropped": Lost}[line["outcome"]]
-            assert type(outcome) is expected, (outcome, line)
+            kinds: dict[str, type[object]] = {"accepted": Accepted, "refused": Refused, "lost": Lost, "dropped": Lost}
+            assert type(outcome) is kinds[line["outcome"]], (outcome, line)
             if isinstance(outcome, Accepted):
                 assert outcome.wamid == line["wamid"]
             if isinstance(outcome, Refused):

@@ -101,7 +101,7 @@ async def test_a_house_that_cannot_start_leaves_nothing_running(tmp_path: Path) 
     said: list[str] = []
     shell, made = make_shell(tmp_path, said)
 
-    async def refuse(shell: str) -> None:
+    async def refuse(shell: object = None) -> None:
         raise Busy("PostgreSQL is away")
 
     shell._house.start = refuse  # type: ignore[method-assign]
