@@ -32,7 +32,7 @@ $(GENERATORS)/.synced: requirements/generators.txt $(VENV)/.synced
 up: $(VENV)/.synced ## start everything and print where to look
 	@$(BIN)/handbill up
 
-check: $(VENV)/.synced ## lint, types, imports, our own lints: under a minute
+check: $(VENV)/.synced ## lint, types of code, tests and benches, imports, our own lints: under a minute
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
