@@ -64,6 +64,15 @@ class Book:
         ends = start + limit >= len(everybody)
         return AudiencePage(page, None if ends else UUID(int=start + limit))
 
+    async def recipient(
+        self, tenant_id: int, channel: str, *, address: str | None, contact_id: UUID | None
+    ) -> Recipient | None:
+        everybody = self.people.get(tenant_id, self.default)
+        if contact_id is not None:
+            return next((one for one in everybody if one.contact_id == contact_id), None)
+        wanted = self.address(channel, address or "")
+        return next((one for one in everybody if one.address == wanted), Recipient(None, wanted))
+
     async def suppress(
         self, tx: Tx, tenant_id: int, channel: str, address: str, why: Why, until: datetime | None, note: str
     ) -> None:

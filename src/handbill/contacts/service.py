@@ -122,6 +122,7 @@ class ContactsService:
         )  # fmt: skip
         self.book = Book(database, audit, clock, ids, default_region, people)
         self.audience = self.book.audience
+        self.recipient = self.book.recipient
         self.suppress = self.book.suppress
         self.suppressed = self.book.suppressed
         self.opt_out = self.book.opt_out
