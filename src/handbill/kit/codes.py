@@ -264,7 +264,7 @@ CODES: dict[str, str] = {
     # --- messaging: single messages
     "MESSAGE_NOT_FOUND": "There is no such message.",
     "TEMPLATE_UNKNOWN": "The connection has no template of this name and language; nothing was sent.",
-    "TEMPLATE_VARIABLES": "The template's variables and the given values differ; `errors` names each.",
+    "TEMPLATE_VARIABLES": "The template's variables and the given values differ; `faults` names each.",
     "TEMPLATE_NOT_SENDABLE": "The template's state does not let it be sent; nothing was sent.",
     "SENDER_UNKNOWN": "The connection or number is not yours, or there are several to choose from; nothing was sent.",
     "CONTACT_UNKNOWN": "There is no such contact with a number on this channel; nothing was sent.",

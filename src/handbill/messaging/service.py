@@ -37,15 +37,18 @@ from handbill.messaging.providers.port import Provider
 from handbill.messaging.providers.vault import Seal
 from handbill.messaging.recorder import Recorder
 from handbill.messaging.single_outcomes import SingleOutcomes
+from handbill.messaging.singles.model import NewMessage, SingleMessage
 from handbill.messaging.singles.sending import SingleDispatcher
+from handbill.messaging.singles.service import Request as MessageRequest
 from handbill.messaging.singles.service import SingleMessages
 from handbill.messaging.store import S
 from handbill.messaging.token_states import TokenStates
 from handbill.tenants.service import Audit
 
 __all__ = [
-    "SINGLES_IN_FLIGHT", "STATE", "AudiencePage", "Contacts", "KeeperPolicy", "MessagingPolicy", "MessagingService",
-    "Pauses", "Recipient", "TurnPolicy", "load_sealed",
+    "SINGLES_IN_FLIGHT", "STATE", "AudiencePage", "Contacts", "KeeperPolicy", "MessageRequest",
+    "MessagingPolicy", "MessagingService", "NewMessage", "Pauses", "Recipient", "SingleMessage", "TurnPolicy",
+    "load_sealed",
 ]  # fmt: skip
 
 SINGLES_IN_FLIGHT = 32

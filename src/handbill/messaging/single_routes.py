@@ -7,7 +7,7 @@ from uuid import UUID
 
 from litestar import Controller, Response, get, post
 from litestar.di import NamedDependency
-from litestar.params import FromPath, FromQuery, HeaderParameter, JSONBody, QueryParameter, SkipValidation
+from litestar.params import FromQuery, HeaderParameter, JSONBody, PathParameter, QueryParameter, SkipValidation
 
 from handbill.kit.pages import LIMIT_DEFAULT, LIMIT_MAX, Page
 from handbill.messaging.plan import MessageState
@@ -20,7 +20,7 @@ from handbill.tenants.model import Principal
 
 Messaging = NamedDependency[SkipValidation[MessagingService]]
 Who = NamedDependency[SkipValidation[Principal]]
-Id = FromPath[UUID]
+Id = Annotated[UUID, PathParameter(description="The id of the message.")]
 Cursor = Annotated[
     str | None, QueryParameter(max_length=500, description="`next` of the page before; none for the first.")
 ]
@@ -44,7 +44,7 @@ class MessageRoutes(Controller):
     tags = ("Messages",)
 
     @post(
-        operation_id="sendMessage",
+        operation_id="sendSingleMessage",
         status_code=202,
         opt={"scope": _SEND, "own_key": True, "example": examples.MESSAGE, "body_example": examples.NEW_MESSAGE},
     )
@@ -60,7 +60,7 @@ class MessageRoutes(Controller):
         request = Request(key_of(idempotency_key, data.idempotency_key), "api", principal.actor)
         return _kept(await messaging.singles.send(principal.tenant_id, data, request))
 
-    @get(operation_id="listMessages", opt={"scope": _READ, "example": examples.page(examples.MESSAGE)})
+    @get(operation_id="listSingleMessages", opt={"scope": _READ, "example": examples.page(examples.MESSAGE)})
     async def list_(
         self,
         messaging: Messaging,
@@ -76,7 +76,7 @@ class MessageRoutes(Controller):
             principal.tenant_id, cursor, limit, state=status, key=idempotency_key, address=to
         )
 
-    @get("/{message_id:uuid}", operation_id="getMessage", opt={"scope": _READ, "example": examples.MESSAGE})
+    @get("/{message_id:uuid}", operation_id="getSingleMessage", opt={"scope": _READ, "example": examples.MESSAGE})
     async def read(self, messaging: Messaging, principal: Who, message_id: Id) -> SingleMessage:
         """One message as it stands: `outcome` is sent, failed or skipped once it has one."""
         return await messaging.singles.read(principal.tenant_id, message_id)
@@ -88,7 +88,7 @@ class ReplyRoutes(Controller):
 
     @post(
         "/replies",
-        operation_id="replyToMessage",
+        operation_id="replyToInboxMessage",
         status_code=202,
         opt={"scope": _SEND, "own_key": True, "example": examples.REPLIED, "body_example": examples.NEW_REPLY},
     )
