@@ -18,7 +18,6 @@ from handbill.contacts.model import (
     Contact,
     ContactFilter,
     ContactPatch,
-    FoundRecipient,
     NewConsent,
     NewContact,
     NewSuppression,
@@ -282,42 +281,9 @@ class Book:
         async with self._database.tenant(tenant_id) as tx:
             return await store.audience_page(tx, tenant_id, channel, chosen, after, limit, self._clock.now())
 
-    async def recipient(
-        self, tenant_id: int, channel: Channel, address: str | None, contact_id: UUID | None
-    ) -> FoundRecipient | None:
-        """One person by contact, or by a number as a person writes it. Raises Invalid for what is no number.
-
-        Of several contacts with one number the one that agreed to the channel speaks for it, then the oldest.
-        """
-        async with self._database.tenant(tenant_id) as tx:
-            if contact_id is not None:
-                contact = await store.read_contact(tx, tenant_id, contact_id)
-                found = (
-                    None
-                    if contact is None
-                    else {"whatsapp": contact.whatsapp, "email": contact.email}.get(channel, contact.phone)
-                )
-                return None if found is None else FoundRecipient(contact_id, found)
-        wanted = _spelt(channel, address or "", await self._region_of(tenant_id, address, None))
-        numbers, email = (phones.forms(wanted), None) if channel != "email" else ((), wanted)
-        async with self._database.tenant(tenant_id) as tx:
-            known = await store.recipient_by_address(tx, tenant_id, channel, numbers, email)
-        return FoundRecipient(known, wanted)
-
     async def _note(self, tx: Tx, tenant_id: int, actor: str, action: str, contact_id: UUID) -> None:
         """The log names the contact, never its address: an erasure must not have to search the log."""
         await self._audit.write(tx, tenant_id, actor=actor, action=action, object=f"contact {contact_id}")
-
-
-def _spelt(channel: Channel, address: str, region: str | None) -> str:
-    """As `address_of`; the fault is of the field `to`."""
-    try:
-        return address_of(channel, address, region)
-    except Invalid as error:
-        reason = error.faults[0].reason if error.faults else error.detail
-        raise Invalid(
-            "The address cannot be used; nothing was sent.", code=error.code, faults=[Fault("to", reason)]
-        ) from error
 
 
 def address_of(channel: Channel, address: str, region: str | None) -> str:

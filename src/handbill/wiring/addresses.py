@@ -88,7 +88,7 @@ def missing(settings: Settings) -> list[str]:
 def resolve_for_owner(settings: Settings) -> Settings:
     """The settings with every URL, for whoever owns the installation: the owner of its data directory decides.
 
-    Raises Broken for anybody else, and when no engine has an address.
+    Raises Broken for anybody else, and where PostgreSQL or Redis has no address. ClickHouse may have none.
     """
     place = Path(settings.home)
     if place.exists() and os.geteuid() not in (place.stat().st_uid, ROOT):
@@ -97,7 +97,7 @@ def resolve_for_owner(settings: Settings) -> Settings:
             "Run as that user.",
             code="HOME_NOT_OURS",
         )
-    return resolve(settings)
+    return resolve(settings, need=("postgres", "redis"))
 
 
 def resolve(settings: Settings, *, need: tuple[str, ...] = ENGINES) -> Settings:
