@@ -99,8 +99,8 @@ async def test_one_message_over_http_by_command_and_by_job(
 
         queue = Queues(redis).queue("message_dispatch")
         data = {"to": "+491701234570", "template": TEMPLATE}
-        await queue.add("send", data, opts=JobOptions(job_id=f"order.{tenant}"), tenant_id=tenant)
-        listed = {"idempotency_key": f"job:order.{tenant}"}
+        await queue.add("send", data, opts=JobOptions(job_id=f"order-{tenant}"), tenant_id=tenant)
+        listed = {"idempotency_key": f"job:order-{tenant}"}
 
         async def by_job() -> dict[str, Any]:
             items: list[dict[str, Any]] = (await api("GET", PATH, key=keys["read"], params=listed)).json()["items"]

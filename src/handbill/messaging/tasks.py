@@ -108,7 +108,7 @@ def single_of(job: Job) -> tuple[NewMessage, Request]:
 
 def _key_of(job: Job) -> str:
     """The producer's own id names the message. A number that the queue counted comes again once Redis was emptied."""
-    return f"job:{job.id}:{job.timestamp}" if job.id.isdecimal() else f"job:{job.id}"
+    return f"job:{job.wire_id}:{job.timestamp}" if job.wire_id.isdecimal() else f"job:{job.wire_id}"
 
 
 def _words(error: HandbillError) -> str:
