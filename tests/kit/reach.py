@@ -22,6 +22,7 @@ from handbill.jobs.service import JobsService
 from handbill.jobs.worker import JobWorker
 from handbill.kit.clock import Clock, SystemClock
 from handbill.kit.ids import Ids
+from handbill.kit.public_url import PublicUrl
 from handbill.messaging.links import NewConnection
 from handbill.messaging.plan import AudienceSpec, Campaign, NewCampaign, UsedTemplate
 from handbill.messaging.ports import AudiencePage, Recipient, Why
@@ -109,7 +110,7 @@ class Room:
 
     def __init__(
         self, database: Database, redis: Redis, graph_url: str, book: Book, policy: MessagingPolicy, clock: Clock,
-        prefix: str, connections: int = 256,
+        prefix: str, connections: int = 256, public_url: str | None = None,
     ) -> None:  # fmt: skip
         self.database = database
         self.redis = redis
@@ -125,6 +126,7 @@ class Room:
         self.service = MessagingService(
             database, redis, self.jobs.outbox, self.audit, WhatsApp(client, vault), vault, book, clock,
             verify_key=b"v" * 32, seal=sealer, http=SafeHttpClient(LOCAL), policy=policy,
+            public_url=PublicUrl(public_url),
 
             keys=Keys(prefix.replace("-", "")), ids=ids,
         )  # fmt: skip

@@ -14,6 +14,7 @@ CODES: dict[str, str] = {
     "NOT_FOUND": "Nothing is there under this address or id.",
     "METHOD_NOT_ALLOWED": "The address exists, but not for this method.",
     "UNPROCESSABLE": "The request names what is not there; nothing was done.",
+    "PUBLIC_URL_UNSET": "The public address is not set, so that no link can be made; set HANDBILL_API__PUBLIC_URL.",
     "CONFLICT": "The change conflicts with what is already there; nothing was changed.",
     "PRECONDITION_FAILED": "`If-Match` named another version than the current one; nothing was changed.",
     "TOO_LARGE": "The body is larger than the limit; nothing was kept.",

@@ -16,6 +16,8 @@ from handbill.jobs.service import Outbox
 from handbill.kit.clock import Clock
 from handbill.kit.errors import NotFound
 from handbill.kit.ids import Ids
+from handbill.kit.public_url import PublicUrl
+from handbill.messaging.callbacks import Callbacks
 from handbill.messaging.campaigns import Campaigns
 from handbill.messaging.connections import Connections
 from handbill.messaging.consequences import Consequences, Pauses
@@ -99,6 +101,7 @@ class MessagingService:
         verify_key: bytes,
         seal: Seal,
         http: SafeHttpClient,
+        public_url: PublicUrl,
         policy: MessagingPolicy | None = None,
         keys: Keys | None = None,
         ids: Ids | None = None,
@@ -126,12 +129,13 @@ class MessagingService:
         )  # fmt: skip
         self.launcher = Launcher(database, outbox, contacts, self.dispatcher, self.consequences, clock, ids)
         self.campaigns = Campaigns(database, audit, contacts, self.dispatcher, self.keeper, clock, ids)
+        callbacks = Callbacks(verify_key, public_url)
         self.connections = Connections(
             database, audit, provider, safe, self.dispatcher, self.hooks, self.consequences, outbox, clock, ids,
-            verify_key,
+            callbacks,
         )  # fmt: skip
         hearing = Hearing(contacts, self.consequences, self.hooks, outbox, outcomes, clock)
-        self.incoming = Incoming(database, audit, safe, self.connections.verify_token, hearing, clock)
+        self.incoming = Incoming(database, audit, safe, callbacks.verify_token, hearing, clock)
         self.hook_desk = HookDesk(database, audit, self.hooks, seal, http, clock, ids)
         self.fairness = Fairness(database, clock)
         self.erasure = Erasure(database, contacts)
