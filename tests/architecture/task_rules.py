@@ -43,6 +43,7 @@ TASK_STARTERS: dict[str, str] = {
     "src/handbill/jobs/worker/running.py": "the time limit of one job",
     "src/handbill/jobs/worker/worker.py": "one job in a slot; its end is looked at",
     "src/handbill/messaging/dispatch.py": "one send; the batch waits for it",
+    "src/handbill/messaging/singles/sending.py": "one send; the turn waits for it",
     "src/handbill/ops/child.py": "reads a child's output until the child ends",
     "src/handbill/ops/unit.py": "waits for the end of a process; no error of a restart ends it",
     "src/handbill/ops/up.py": "awaited at once",

@@ -29,7 +29,18 @@ async def examined(env: dict[str, str]) -> tuple[int, dict[str, dict[str, str]]]
 
 async def test_a_healthy_installation(handbill_env: dict[str, str], engines: Engines) -> None:
     code, found = await examined(handbill_env | {"HANDBILL_CLICKHOUSE__URL": engines.clickhouse_url})
-    subjects = {"versions", "home", "disk", "schema", "postgres", "roles", "redis", "clickhouse", "clocks"}
+    subjects = {
+        "versions",
+        "home",
+        "disk",
+        "public url",
+        "schema",
+        "postgres",
+        "roles",
+        "redis",
+        "clickhouse",
+        "clocks",
+    }
     assert set(found) == subjects
     bad = {name: line for name, line in found.items() if line["status"] == "fail" and name != "disk"}
     assert not set(bad) - {"redis", "clocks"}, bad  # the tests' Redis and clock are not an operator's

@@ -239,6 +239,7 @@ def judge(one: Operation, caller: Caller, reply: Reply) -> str | None:
 
 NOT_MADE = {
     "letter_id": "test_jobs_faces makes dead letters of two tenants",
+    "message_id": "test_single_messages_outcomes has a message of another tenant",
     "job_id": "test_jobs_faces has jobs of two tenants in one queue",
     "token": "a signed link, no id",
     "name": "a file of the demo shop or of the page of the API",

@@ -42,7 +42,10 @@ TABLE: tuple[tuple[str, str], ...] = (
     ("* /admin/connections*", "messaging"),
     ("* /admin/templates*", "messaging"),
     ("* /admin/messaging/*", "messaging"),
+    ("POST /admin/inbox/replies", "messages:send"),
     ("* /admin/inbox*", "messaging"),
+    ("POST /v1/messages", "messages:send"),
+    ("GET /v1/messages*", "messages"),
     ("* /admin/hooks*", "messaging"),
     # account
     ("* /admin/ad-*", "adstats"),

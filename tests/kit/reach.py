@@ -22,6 +22,7 @@ from handbill.jobs.service import JobsService
 from handbill.jobs.worker import JobWorker
 from handbill.kit.clock import Clock, SystemClock
 from handbill.kit.ids import Ids
+from handbill.kit.public_url import PublicUrl
 from handbill.messaging.links import NewConnection
 from handbill.messaging.plan import AudienceSpec, Campaign, NewCampaign, UsedTemplate
 from handbill.messaging.ports import AudiencePage, Recipient, Why
@@ -64,6 +65,15 @@ class Book:
         ends = start + limit >= len(everybody)
         return AudiencePage(page, None if ends else UUID(int=start + limit))
 
+    async def recipient(
+        self, tenant_id: int, channel: str, *, address: str | None, contact_id: UUID | None
+    ) -> Recipient | None:
+        everybody = self.people.get(tenant_id, self.default)
+        if contact_id is not None:
+            return next((one for one in everybody if one.contact_id == contact_id), None)
+        wanted = self.address(channel, address or "")
+        return next((one for one in everybody if one.address == wanted), Recipient(None, wanted))
+
     async def suppress(
         self, tx: Tx, tenant_id: int, channel: str, address: str, why: Why, until: datetime | None, note: str
     ) -> None:
@@ -100,7 +110,7 @@ class Room:
 
     def __init__(
         self, database: Database, redis: Redis, graph_url: str, book: Book, policy: MessagingPolicy, clock: Clock,
-        prefix: str, connections: int = 256,
+        prefix: str, connections: int = 256, public_url: str | None = None,
     ) -> None:  # fmt: skip
         self.database = database
         self.redis = redis
@@ -116,6 +126,7 @@ class Room:
         self.service = MessagingService(
             database, redis, self.jobs.outbox, self.audit, WhatsApp(client, vault), vault, book, clock,
             verify_key=b"v" * 32, seal=sealer, http=SafeHttpClient(LOCAL), policy=policy,
+            public_url=PublicUrl(public_url),
 
             keys=Keys(prefix.replace("-", "")), ids=ids,
         )  # fmt: skip

@@ -22,6 +22,7 @@ MOST = 1_000
 MOST_KEYS = 16 * 2 * 200
 """A page of each of the 16 partitions, read twice: of 320,000 keys."""
 NIL = uuid.UUID(int=0)
+_BY_ADDRESS = ("inbound", "reached", "undeliverable", "preferences", "single_messages")
 _NAMED = re.compile(r"(erase|forget|prune|purge|sweep)_")
 _ALSO = {
     "active_hours": ("activity_of_people", "drop_activity", "export_activity", "take_changed", "tenants_with_activity"),
@@ -110,7 +111,7 @@ def cases(tenant: int, now: datetime) -> dict[str, tuple[Any, ...]]:
         "messaging.forget_webhooks": (old, LIMIT),
         "messaging.erase_messages": (*address, [md5_id(n) for n in range(LIMIT)]),
         "messaging.campaign_ids": (tenant, NIL, LIMIT),
-        **{f"messaging.erase_{what}": address for what in ("inbound", "reached", "undeliverable", "preferences")},
+        **{f"messaging.erase_{what}": address for what in _BY_ADDRESS},
         "messaging.erase_webhooks": (*spelt, b"", LIMIT),
         "messaging.erase_alerts": (*spelt, "", LIMIT),
         "messaging.erase_deliveries": (*spelt, NIL, LIMIT),

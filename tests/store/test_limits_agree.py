@@ -13,6 +13,7 @@ from handbill.banners import model as banners
 from handbill.infra.postgres import Database
 from handbill.infra.sqlfiles import Sql
 from handbill.messaging import hooks, links, plan
+from handbill.messaging.singles import model as singles
 from handbill.segments import model as segments
 from handbill.tenants import model as tenants
 
@@ -48,6 +49,7 @@ WRITERS: dict[str, tuple[type[msgspec.Struct], ...]] = {
     "messaging.campaigns.numbers": (plan.NewCampaign,),
     "messaging.connections.name": (links.NewConnection, links.ConnectionPatch),
     "messaging.hooks.url": (hooks.NewHook, hooks.HookPatch),
+    "messaging.single_messages.idempotency_key": (singles.NewMessage, singles.NewReply),
     "segments.segments.name": (segments.NewSegment, segments.SegmentPatch),
     "tenants.api_keys.name": (tenants.NewKey,),
     "tenants.settings.default_region": (tenants.SettingsPatch,),

@@ -88,7 +88,7 @@ def litestar(house: House, settings: Settings, readiness: Readiness) -> Litestar
         ],
         exception_handlers={Exception: problems.render},
         before_request=restore_method,
-        openapi_config=openapi.config(),
+        openapi_config=openapi.config(settings.api.public_url),
         logging_config=None,
         request_max_body_size=None,  # the front door counts
         debug=False,

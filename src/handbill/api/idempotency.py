@@ -1,4 +1,7 @@
-"""`Idempotency-Key` on POST: the first request does the work, the same request again gets the same answer."""
+"""`Idempotency-Key` on POST: the first request does the work, the same request again gets the same answer.
+
+A route with `own_key` in its `opt` keeps the key itself, beside what it made.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,8 @@ class Idempotency(ASGIMiddleware):
     async def handle(self, scope: Scope, receive: Receive, send: Send, next_app: ASGIApp) -> None:
         sent = _key_of(scope)
         principal = scope["state"].get("principal")
-        if sent is None or principal is None or scope["route_handler"].opt.get("streams"):  # no file is held in memory
+        opt = scope["route_handler"].opt
+        if sent is None or principal is None or opt.get("streams") or opt.get("own_key"):  # no file is held in memory
             await next_app(scope, receive, send)
             return
         key = check_key(sent)

@@ -10,6 +10,7 @@ from litestar import Litestar, Request
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.config import OpenAPIConfig
 from litestar.openapi.plugins import OpenAPIRenderPlugin
+from litestar.openapi.spec import Server
 from litestar.routes import HTTPRoute
 
 import handbill
@@ -48,9 +49,11 @@ class Page(OpenAPIRenderPlugin):
         return self._finished
 
 
-def config() -> OpenAPIConfig:
+def config(public_url: str | None = None) -> OpenAPIConfig:
+    """`public_url`: where the document says that the API is."""
     return OpenAPIConfig(
         title="Handbill",
+        servers=[Server(url=(public_url or "/").rstrip("/") or "/")],
         version=handbill.__version__,
         path="/schema",
         render_plugins=[Page()],

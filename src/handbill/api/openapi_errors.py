@@ -20,6 +20,7 @@ from handbill.kit.errors import (
     Throttled,
     TooLarge,
     Unauthorized,
+    Unprocessable,
     Unsupported,
 )
 
@@ -35,6 +36,7 @@ _EXAMPLES: dict[int, HandbillError] = {
         PreconditionFailed("It was changed since you read it; read it again and repeat your change."),
         TooLarge("The body is larger than this operation takes; nothing was done."),
         Unsupported("The body has a media type that this operation does not read."),
+        Unprocessable("The request names what is not there; nothing was done.", faults=[Fault("name", "is not there")]),
         Throttled("More requests than are allowed; wait for `Retry-After` seconds."),
         Busy("An engine does not answer; send the request again after `Retry-After` seconds."),
         Broken("The installation needs attention; nothing was changed."),

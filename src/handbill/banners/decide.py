@@ -18,7 +18,7 @@ import msgspec
 
 from handbill.active_hours.model import NOT_LEARNT, Profile, is_peak, level_of
 from handbill.banners.catalogue import Catalogue, Snapshot
-from handbill.banners.plan import Entry, Plan, Slot, bits_of
+from handbill.banners.plan import CLICKS, Entry, Plan, Slot, bits_of
 from handbill.banners.rates import Rates
 from handbill.banners.targeting.context import minute_of_week
 from handbill.banners.targeting.nodes import MINUTES_A_DAY
@@ -75,7 +75,9 @@ class Decider:
         *,
         seed: bytes = b"",
         known: Known | None = None,
+        clicks: str = CLICKS,
     ) -> None:
+        self._clicks = clicks
         self._known = known
         self._catalogue = catalogue
         self._caps = caps
@@ -101,7 +103,7 @@ class Decider:
             return plan or _plan_without_banners(snapshot)
         if _quick(snapshot, plan):
             try:
-                return self._ready(Plan(snapshot, plan.pieces if plan is not None else None))
+                return self._ready(Plan(snapshot, plan.pieces if plan is not None else None, self._clicks))
             except Exception as error:  # noqa: BLE001 - counted and logged; decisions go on with the plan before it
                 self._on_failed(snapshot, error)
                 return plan or _plan_without_banners(snapshot)
@@ -119,7 +121,8 @@ class Decider:
         await asyncio.gather(*self._making.values(), return_exceptions=True)
 
     async def _made(self, snapshot: Snapshot, before: Plan | None) -> Plan:
-        return self._ready(await asyncio.to_thread(Plan, snapshot, before.pieces if before is not None else None))
+        pieces = before.pieces if before is not None else None
+        return self._ready(await asyncio.to_thread(Plan, snapshot, pieces, self._clicks))
 
     def _on_made(self, snapshot: Snapshot, making: asyncio.Task[Plan]) -> None:
         self._making.pop(snapshot.tenant_id, None)

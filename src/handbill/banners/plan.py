@@ -29,6 +29,8 @@ from handbill.kit.errors import NotFound
 from handbill.kit.telemetry import logs, metrics
 from handbill.segments.service import ACTIVE_HOURS
 
+CLICKS = "/r/"
+"""What a link for clicks begins with: a path, or with the public address before it."""
 _NEVER = 1 << 62
 _log = logs.get("banners")
 
@@ -38,14 +40,15 @@ class Face:
 
     __slots__ = ("after", "before", "cta", "middle", "variant")
 
-    def __init__(self, banner: Banner, variant: Variant | None, campaign: UUID | None) -> None:
+    def __init__(self, banner: Banner, variant: Variant | None, campaign: UUID | None, clicks: str = CLICKS) -> None:
         shown = face(banner, variant)
         self.cta = shown.pop("cta_link")
         key = variant.key if variant is not None else None
         head = msgspec.json.encode({"banner_id": banner.public_id, "campaign_id": campaign, "variant": key, **shown})
         self.variant = key.encode() if key is not None else b""
         # {..., "click_url": "/r/TOKEN", "z_duration_sec": 3, "token": "TOKEN", "expires_at": "..."}
-        self.before = head[:-1] + (b',"click_url":"/r/' if self.cta else b',"click_url":')
+        link = b',"click_url":' + msgspec.json.encode(clicks)[:-1]
+        self.before = head[:-1] + (link if self.cta else b',"click_url":')
         self.middle = b'%s,"z_duration_sec":%d,"token":"' % (b'"' if self.cta else b"null", banner.z_duration_sec)
         self.after = b'","expires_at":"'
 
@@ -66,8 +69,9 @@ class Piece(msgspec.Struct, frozen=True):
     campaign: UUID | None = None
 
 
-def piece_of(banner: Banner, campaign: UUID | None) -> Piece:
-    faces = tuple(Face(banner, variant, campaign) for variant in banner.variants) or (Face(banner, None, campaign),)
+def piece_of(banner: Banner, campaign: UUID | None, clicks: str) -> Piece:
+    variants = banner.variants or (None,)
+    faces = tuple(Face(banner, variant, campaign, clicks) for variant in variants)
     found = clauses_of(_rule_of(banner))
     needs = asked(banner.targeting)
     later = tuple(clause for clause in found if of_person(clause))
@@ -135,7 +139,7 @@ class CompiledBanner(msgspec.Struct, frozen=True):
     changes: tuple[int, ...]
 
 
-def compile_banners(snapshot: Snapshot, before: Mapping[int, Piece]) -> dict[int, CompiledBanner]:
+def compile_banners(snapshot: Snapshot, before: Mapping[int, Piece], clicks: str) -> dict[int, CompiledBanner]:
     """By the banner's number. One that cannot be compiled is left out, logged and counted; the others stay."""
     compiled = {}
     for banner in snapshot.banners:
@@ -143,7 +147,7 @@ def compile_banners(snapshot: Snapshot, before: Mapping[int, Piece]) -> dict[int
         campaign = snapshot.campaign_of(banner)
         try:
             if piece is None or (piece.version, piece.campaign) != (banner.version, campaign):
-                piece = piece_of(banner, campaign)
+                piece = piece_of(banner, campaign, clicks)
             changes = tuple(snapshot.changes(banner))
             compiled[banner.id] = CompiledBanner(banner, piece, rules_of(banner, snapshot), changes)
         except Exception as error:  # noqa: BLE001 - one banner must not take its neighbours away
@@ -171,10 +175,10 @@ class Slot(msgspec.Struct, frozen=True):
 
 
 class Plan:
-    def __init__(self, snapshot: Snapshot, pieces: Mapping[int, Piece] | None = None) -> None:
+    def __init__(self, snapshot: Snapshot, pieces: Mapping[int, Piece] | None = None, clicks: str = CLICKS) -> None:
         """`pieces` of an earlier plan are taken over where their banners have not changed."""
         self.snapshot = snapshot
-        compiled = compile_banners(snapshot, pieces or {})
+        compiled = compile_banners(snapshot, pieces or {}, clicks)
         self.pieces = {number: each.piece for number, each in compiled.items()}
         ranking = tuple(snapshot.deciding.ranking) or DEFAULT
         banners = settled_order(tuple(each.banner for each in compiled.values()), ranking)

@@ -9,6 +9,7 @@ from handbill.banners.editor import Editor
 from handbill.banners.erasure import Erasure
 from handbill.banners.imports import CHUNK, Importer, Refused, lines
 from handbill.banners.limits import CatalogueBook
+from handbill.banners.plan import CLICKS
 from handbill.banners.reporters import Reporters
 from handbill.banners.retention import Retention
 from handbill.banners.rollup import Rollup
@@ -34,7 +35,7 @@ from handbill.segments.service import SegmentsService
 from handbill.tenants.service import TenantService
 
 __all__ = [
-    "CHUNK", "STATE", "BannerSink", "BannersService", "Catalogue", "CatalogueBook", "Refused", "ShowPolicy",
+    "CHUNK", "CLICKS", "STATE", "BannerSink", "BannersService", "Catalogue", "CatalogueBook", "Refused", "ShowPolicy",
     "StatsQuery", "ThrottlePolicy", "lines",
 ]  # fmt: skip
 

@@ -10,6 +10,7 @@ import msgspec
 from handbill.banners.catalogue import Catalogue
 from handbill.banners.decide import Decider
 from handbill.banners.pace import Pace, decision_policy
+from handbill.banners.plan import CLICKS
 from handbill.banners.public import Public
 from handbill.banners.rates import Rates
 from handbill.banners.throttle import Throttle
@@ -33,6 +34,8 @@ class ShowPolicy(msgspec.Struct, frozen=True):
     geo_file: Path | None = None
     geo_url: str | None = None
     geo_insecure: bool = False
+    clicks: str = CLICKS
+    """What links for clicks begin with."""
 
 
 class Show:
@@ -57,7 +60,7 @@ class Show:
         self.tokens = Tokens(key, ttl_s=policy.token_ttl_s)
         self.country = self._countries.of
         self.pace = Pace(Throttle(redis, keys, clock, decision_policy(policy.decisions_per_minute)), clock)
-        self.decider = Decider(catalogue, caps, self._rates, seed=key, known=known)
+        self.decider = Decider(catalogue, caps, self._rates, seed=key, known=known, clicks=policy.clicks)
         self.public = Public(catalogue, events, directory, self.tokens, guard, clock)
 
     async def start(self) -> None:

@@ -14,8 +14,8 @@ from handbill.cli.frame import State, report
 from handbill.kit.errors import HandbillError
 
 MODULES = (
-    "shells", "ops", "alerts", "settings", "tenants", "jobs", "events", "people", "contacts", "campaign", "adstats",
-    "fake_graph",
+    "shells", "ops", "alerts", "settings", "tenants", "jobs", "events", "people", "contacts", "campaign", "message",
+    "adstats", "fake_graph",
 )  # fmt: skip
 """Modules of this room, in the order of the help page; each has `mount(app)`."""
 

@@ -7,12 +7,11 @@ from uuid import UUID
 
 import typer
 
-from handbill.cli.frame import JsonFlag, show, table, with_house
+from handbill.cli.frame import JsonFlag, TenantOption, for_tenant, show, table, with_house
 from handbill.kit.errors import Invalid
 
 campaign = typer.Typer(no_args_is_help=True, help="Campaigns of messages: show one, prove one, see who waits.")
 CampaignArgument = Annotated[str, typer.Argument(metavar="CAMPAIGN", help="The campaign's id.")]
-TenantOption = Annotated[int, typer.Option("--tenant", help="The tenant's number.")]
 
 
 def mount(app: typer.Typer) -> None:
@@ -23,7 +22,7 @@ def mount(app: typer.Typer) -> None:
 def show_one(campaign_id: CampaignArgument, tenant: TenantOption, as_json: JsonFlag = False) -> None:
     """How a campaign stands: messages by state and reason."""
     wanted = _id(campaign_id)
-    found = with_house(lambda house: house.messaging.campaigns.outcomes(tenant, wanted))
+    found = for_tenant(tenant, lambda house, number: house.messaging.campaigns.outcomes(number, wanted))
     rows = [
         (state, count, ", ".join(f"{why} {n}" for why, n in sorted(found.reasons.get(state, {}).items())))
         for state, count in sorted(found.states.items())
@@ -35,7 +34,7 @@ def show_one(campaign_id: CampaignArgument, tenant: TenantOption, as_json: JsonF
 def verify(campaign_id: CampaignArgument, tenant: TenantOption, as_json: JsonFlag = False) -> None:
     """Prove that each recipient has exactly one outcome. Exit code 1 when the proof fails."""
     wanted = _id(campaign_id)
-    proof = with_house(lambda house: house.messaging.campaigns.verify(tenant, wanted))
+    proof = for_tenant(tenant, lambda house, number: house.messaging.campaigns.verify(number, wanted))
     figures = ("audience", "messages", "sent", "failed", "skipped", "unknown", "open", "twice")
     rows = [(name, getattr(proof, name)) for name in figures]
     rows += [("fault", fault) for fault in proof.faults] or [("holds", "yes")]

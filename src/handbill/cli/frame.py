@@ -73,6 +73,19 @@ def with_house(verb: Callable[[House], Awaitable[T]]) -> T:
     return run(work())
 
 
+TenantOption = Annotated[str, typer.Option("--tenant", help="The tenant's slug or number.")]
+
+
+def for_tenant(slug: str, verb: Callable[[House, int], Awaitable[T]]) -> T:
+    """Find the tenant by slug or number, then do one thing with it."""
+
+    async def work(house: House) -> T:
+        found = await house.tenants.find_tenant(slug)
+        return await verb(house, found.tenant_id)
+
+    return with_house(work)
+
+
 S = TypeVar("S", bound=msgspec.Struct)
 
 

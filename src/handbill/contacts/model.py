@@ -151,6 +151,13 @@ class Audience(msgspec.Struct, frozen=True):
     contact_ids: tuple[UUID, ...] = ()
 
 
+class FoundRecipient(msgspec.Struct, frozen=True):
+    """One person on one channel; no contact may have the address."""
+
+    contact_id: UUID | None
+    address: str
+
+
 class Recipient(msgspec.Struct, frozen=True):
     """One contact as a campaign sees it on one channel."""
 

@@ -26,6 +26,7 @@ from handbill.contacts.chunks import Cpu
 from handbill.contacts.erasure import Erasure
 from handbill.contacts.imports import DefaultRegion, Imports, file_chunks
 from handbill.contacts.inspection import FileInspector, InspectionLimits
+from handbill.contacts.recipients import RecipientFinder
 from handbill.contacts.running import SLICE_ROWS, Runner
 from handbill.contacts.sources import Bounds
 from handbill.contacts.split import CHUNK
@@ -122,6 +123,7 @@ class ContactsService:
         )  # fmt: skip
         self.book = Book(database, audit, clock, ids, default_region, people)
         self.audience = self.book.audience
+        self.recipient = RecipientFinder(database, default_region).find
         self.suppress = self.book.suppress
         self.suppressed = self.book.suppressed
         self.opt_out = self.book.opt_out

@@ -116,6 +116,13 @@ async def find_by_address(tx: Tx, tenant_id: int, phones: Sequence[str], email: 
     return [_contact(row) for row in await tx.fetch(S.find_by_address, tenant_id, list(phones), email)]
 
 
+async def recipient_by_address(
+    tx: Tx, tenant_id: int, channel: Channel, phones: Sequence[str], email: str | None
+) -> UUID | None:
+    found: UUID | None = await tx.fetchval(S.recipient_by_address, tenant_id, list(phones), email, channel)
+    return found
+
+
 async def audience_page(
     tx: Tx, tenant_id: int, channel: Channel, chosen: Audience, after: UUID | None, limit: int, now: datetime
 ) -> list[Recipient]:

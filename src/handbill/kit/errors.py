@@ -132,6 +132,14 @@ class Unsupported(HandbillError):
     title = "Unsupported media type"
 
 
+class Unprocessable(HandbillError):
+    """The request can be read, but it names what is not there: nothing was done."""
+
+    status = 422
+    code = "UNPROCESSABLE"
+    title = "It names what is not there"
+
+
 class Throttled(HandbillError):
     """The caller sends too much: 429 with Retry-After."""
 

@@ -12,7 +12,7 @@ from litestar.params import FromPath, FromQuery, HeaderParameter, JSONBody, Quer
 from handbill.kit.etags import etag, wanted_version
 from handbill.kit.pages import LIMIT_DEFAULT, LIMIT_MAX, Page
 from handbill.messaging import desk_examples as examples
-from handbill.messaging.links import Connection, ConnectionPatch, NewConnection, NewNumber, TemplateView
+from handbill.messaging.links import Callback, Connection, ConnectionPatch, NewConnection, NewNumber, TemplateView
 from handbill.messaging.model import TemplateState
 from handbill.messaging.service import MessagingService
 from handbill.tenants.model import Principal
@@ -83,6 +83,15 @@ class ConnectionRoutes(Controller):
     async def remove(self, messaging: Messaging, principal: Who, connection_id: Id) -> None:
         """Remove a connection that no campaign uses, with its secrets and templates."""
         await messaging.connections.remove(principal.tenant_id, connection_id, actor=principal.actor)
+
+    @get(
+        "/{connection_id:uuid}/callback",
+        operation_id="getConnectionCallback",
+        opt={"scope": _READ, "example": examples.CALLBACK},
+    )
+    async def callback(self, messaging: Messaging, principal: Who, connection_id: Id) -> Callback:
+        """The webhook's address and verify token, to enter at the provider. 409 PUBLIC_URL_UNSET without an address."""
+        return await messaging.connections.callback(principal.tenant_id, connection_id)
 
     @post(
         "/{connection_id:uuid}/refresh",

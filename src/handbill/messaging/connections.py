@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any, Literal
@@ -22,11 +20,21 @@ from handbill.kit.ids import Ids
 from handbill.kit.moments import moment_faults
 from handbill.kit.pages import Page
 from handbill.messaging import checks
+from handbill.messaging.callbacks import Callbacks
 from handbill.messaging.consequences import Consequences
 from handbill.messaging.dispatch import Dispatcher
 from handbill.messaging.hearing import GOOD, template_changed
 from handbill.messaging.hooks_out import QUEUE, Hooks
-from handbill.messaging.links import Connection, ConnectionPatch, NewConnection, NumberView, Safe, Switch, TemplateView
+from handbill.messaging.links import (
+    Callback,
+    Connection,
+    ConnectionPatch,
+    NewConnection,
+    NumberView,
+    Safe,
+    Switch,
+    TemplateView,
+)
 from handbill.messaging.model import Account, Credentials, NumberInfo, Template, TemplateState, TokenInfo
 from handbill.messaging.providers.port import Provider
 from handbill.messaging.store import S
@@ -52,7 +60,7 @@ class Connections:
         outbox: Outbox,
         clock: Clock,
         ids: Ids,
-        verify_key: bytes,
+        callbacks: Callbacks,
     ) -> None:
         self._database = database
         self._audit = audit
@@ -64,11 +72,7 @@ class Connections:
         self._outbox = outbox
         self._clock = clock
         self._ids = ids
-        self._verify_key = verify_key
-
-    def verify_token(self, connection_id: UUID) -> str:
-        """Ours to choose, so it is made from the installation's secret and kept nowhere."""
-        return hmac.new(self._verify_key, connection_id.bytes, hashlib.sha256).hexdigest()[:40]
+        self._callbacks = callbacks
 
     async def connect(self, tenant_id: int, new: NewConnection, *, actor: str, check: bool = True) -> Connection:
         """Ask the provider about the token and every number, then seal and keep. What it does not know is refused."""
@@ -205,15 +209,21 @@ class Connections:
         for row in numbers:
             view = NumberView(**{name: row[name] for name in NumberView.__struct_fields__})
             by_id.setdefault(row["connection_id"], []).append(view)
-        return [
-            Connection(
-                row["connection_id"], row["name"], row["channel"], row["waba_id"], row["portfolio"],
-                by_id.get(row["connection_id"], []), f"/webhooks/whatsapp/{row['connection_id']}",
-                self.verify_token(row["connection_id"]), row["version"], row["created_at"],
-                *(row[name] for name in ("token_state", "token_note", "token_ends_at", "token_checked_at")),
-            )
-            for row in rows
-        ]  # fmt: skip
+        return [self._connection(row, by_id.get(row["connection_id"], [])) for row in rows]
+
+    def _connection(self, row: Any, numbers: list[NumberView]) -> Connection:
+        connection_id, to_us = row["connection_id"], self._callbacks
+        return Connection(
+            connection_id, row["name"], row["channel"], row["waba_id"], row["portfolio"], numbers,
+            to_us.path(connection_id), to_us.url_if_set(connection_id), to_us.verify_token(connection_id),
+            row["version"], row["created_at"],
+            *(row[name] for name in ("token_state", "token_note", "token_ends_at", "token_checked_at")),
+        )  # fmt: skip
+
+    async def callback(self, tenant_id: int, connection_id: UUID) -> Callback:
+        """What the provider's app is given. Raises Conflict while the public address is not set."""
+        await self.read(tenant_id, connection_id)
+        return self._callbacks.callback(connection_id)
 
     async def refresh(self, tenant_id: int, connection_id: UUID, *, actor: str) -> Connection:
         """What the provider says now: numbers with their limits, and templates with their state."""

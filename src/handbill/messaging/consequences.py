@@ -32,7 +32,8 @@ class About(msgspec.Struct, frozen=True):
     """Whom a verdict is about."""
 
     tenant_id: int
-    campaign_id: UUID
+    campaign_id: UUID | None
+    """None: a single message."""
     number_id: str
     channel: str
     address: str
@@ -55,7 +56,7 @@ class Consequences:
         action = verdict.action
         if action is Action.PAUSE_NUMBER:
             await self._pause_number(tx, verdict, about)
-        elif action is Action.PAUSE_CAMPAIGN:
+        elif action is Action.PAUSE_CAMPAIGN and about.campaign_id is not None:
             await self.pause_campaign(tx, about.tenant_id, about.campaign_id, verdict.reason)
         elif action is Action.PAUSE_TENANT:
             await self._stop(tx, verdict, about)

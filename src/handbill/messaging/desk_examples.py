@@ -38,6 +38,7 @@ CONNECTION: dict[str, Any] = {
         }
     ],
     "webhook": f"/webhooks/whatsapp/{ID}",
+    "webhook_url": f"https://ads.example.com/webhooks/whatsapp/{ID}",
     "verify_token": "8d1f0c4e9a7b6d5c3f2e1a0b9c8d7e6f5a4b3c2d",
     "version": 1,
     "created_at": AT,
@@ -94,6 +95,10 @@ INBOUND: dict[str, Any] = {
     "media_id": None,
     "reply_to": None,
     "wish": "stop",
+}
+CALLBACK: dict[str, Any] = {
+    "url": f"https://ads.example.com/webhooks/whatsapp/{ID}",
+    "verify_token": "0f5c1e0c8d7b4a6e9f3b2a1d0c9e8f7a6b5c4d3e",
 }
 ALERT: dict[str, Any] = {
     "alert_key": "5b1c0f6e7a8d9c0b1a2f3e4d5c6b7a89",

@@ -41,6 +41,8 @@ from handbill.messaging.store import Claimed, NumberRow, S, Settlement
 _log = logs.get("messaging")
 
 QUEUE = "message_dispatch"
+CAMPAIGN_PRIORITY = 10
+"""Of jobs of campaigns: the queue starts jobs without a priority, which are those of single messages, before them."""
 TOKENS = 16
 CLAIMS = 4
 """Claims of one process at once: attempts and outcomes must find a connection free, however many numbers begin."""
@@ -79,7 +81,7 @@ class Turned(msgspec.Struct):
     more: bool = False
 
 
-class _Turn:
+class Turn:
     """The state of one turn under way."""
 
     def __init__(self, tenant_id: int, number_id: str, turn: UUID | None, retries: bool) -> None:
@@ -145,13 +147,14 @@ class Dispatcher:
 
     async def _put(self, tx: Tx, tenant_id: int, number_id: str, turn: UUID, delay_ms: int = 0) -> None:
         data = {"number_id": number_id, "turn": str(turn)}
-        await self._outbox.put(tx, QUEUE, "turn", data, tenant_id=tenant_id, opts=JobOptions(delay_ms=delay_ms))
+        opts = JobOptions(delay_ms=delay_ms, priority=CAMPAIGN_PRIORITY)
+        await self._outbox.put(tx, QUEUE, "turn", data, tenant_id=tenant_id, opts=opts)
 
     # --- a turn
 
     async def turn(self, tenant_id: int, number_id: str, turn: UUID | None, *, retries: bool = False) -> Turned:
         """Send for about a second. The next turn is asked for before the last answers have come."""
-        state = _Turn(tenant_id, number_id, turn, retries)
+        state = Turn(tenant_id, number_id, turn, retries)
         ends = self._clock.monotonic() + self.policy.turn_s
         tasks: set[asyncio.Task[None]] = set()
         queue: deque[Ready] = deque()
@@ -168,14 +171,14 @@ class Dispatcher:
                 if not found:
                     await asyncio.sleep(0.02)  # the number is full: answers make room
         finally:
-            unsent = [self._recorder.settle(_settlement(state, one.row, "back")) for one in queue]
+            unsent = [self._recorder.settle(settlement(state, one.row, "back")) for one in queue]
             ended = await asyncio.gather(*tasks, *unsent, return_exceptions=True)
         for error in ended:
             if isinstance(error, BaseException):
                 raise error
         return state.done
 
-    async def _hand_on(self, state: _Turn) -> None:
+    async def _hand_on(self, state: Turn) -> None:
         """The chain goes on in another job, so that others get a lane in between."""
         state.done.more = True
         async with self._database.worker() as tx:
@@ -184,7 +187,7 @@ class Dispatcher:
             else:
                 await self.ring_retries(tx, state.tenant_id)
 
-    async def _claim(self, state: _Turn) -> deque[Ready]:
+    async def _claim(self, state: Turn) -> deque[Ready]:
         async with self._claiming:
             rows, words = await self._claimed(state)
         for row in rows:
@@ -193,7 +196,7 @@ class Dispatcher:
                 state.done.skipped += 1
         return await self._filled(state, [row for row in rows if row.state == "claimed"], words)
 
-    async def _claimed(self, state: _Turn) -> tuple[list[Claimed], Words]:
+    async def _claimed(self, state: Turn) -> tuple[list[Claimed], Words]:
         now = self._clock.now()
         state.claim = self._ids.new()
         async with self._database.worker() as tx:
@@ -219,7 +222,7 @@ class Dispatcher:
                 await self._hold(tx, state, number, now)
             return rows, await self._words(tx, state, rows)
 
-    def _set(self, state: _Turn, number: NumberRow) -> None:
+    def _set(self, state: Turn, number: NumberRow) -> None:
         state.number = number
         state.account = Account(state.tenant_id, number.number_id, number.waba_id, str(number.connection_id))
         policy = self.policy
@@ -227,22 +230,22 @@ class Dispatcher:
         by_tier = tiers.get(number.tenant_tier, policy.standard_per_second)
         state.pace = by_tier if number.tenant_pace is None else number.tenant_pace
 
-    async def _hold(self, tx: Tx, state: _Turn, number: NumberRow, now: datetime) -> None:
+    async def _hold(self, tx: Tx, state: Turn, number: NumberRow, now: datetime) -> None:
         lease = timedelta(seconds=self.policy.lease_s)
         if state.turn is not None and number.turn_until - now < lease / 2:
             until = now + lease
             await tx.execute(S.hold_turn, state.tenant_id, state.number_id, state.turn, until)
 
-    async def _let_go(self, tx: Tx, state: _Turn) -> None:
+    async def _let_go(self, tx: Tx, state: Turn) -> None:
         """Nothing more now. In the transaction that saw so, the number's row locked: whoever rings later is heard."""
         state.ended = True
         if state.turn is not None:
             await tx.execute(S.hold_turn, state.tenant_id, state.number_id, None, self._clock.now())
 
-    async def _words(self, tx: Tx, state: _Turn, rows: Sequence[Claimed]) -> Words:
+    async def _words(self, tx: Tx, state: Turn, rows: Sequence[Claimed]) -> Words:
         """What the campaigns of these say; remembered for a moment, as every turn asks for the same."""
         found: Words = {}
-        for campaign_id in {row.campaign_id for row in rows if row.state == "claimed"}:
+        for campaign_id in {row.campaign_id for row in rows if row.state == "claimed" and row.campaign_id is not None}:
             cached = self._said.get((state.tenant_id, campaign_id))
             if cached is not None:
                 found[campaign_id] = cached
@@ -258,11 +261,12 @@ class Dispatcher:
             self._said[(state.tenant_id, campaign_id)] = found[campaign_id]
         return found
 
-    async def _filled(self, state: _Turn, rows: Sequence[Claimed], words: Words) -> deque[Ready]:
+    async def _filled(self, state: Turn, rows: Sequence[Claimed], words: Words) -> deque[Ready]:
         ready: deque[Ready] = deque()
         skipped: list[Settlement] = []
         same: dict[UUID, tuple[Content | None, str]] = {}
         for row in rows:
+            assert row.campaign_id is not None  # claimed for a campaign
             campaign, template = words[row.campaign_id]
             found = same.get(row.campaign_id) or _content(campaign, template, row.fields)
             if not campaign.bindings:  # nothing of the person in it: the same words for everybody
@@ -270,7 +274,7 @@ class Dispatcher:
             content, why = found
             if content is None:
                 metrics.MESSAGE_SKIPS.labels(why).inc()
-                skipped.append(_settlement(state, row, "skipped", reason=why))
+                skipped.append(settlement(state, row, "skipped", reason=why))
             else:
                 ready.append(Ready(row, content))
         state.done.claimed += len(ready)
@@ -280,7 +284,7 @@ class Dispatcher:
 
     # --- writing
 
-    async def _write_all(self, state: _Turn, queue: deque[Ready], tasks: set[asyncio.Task[None]]) -> None:
+    async def _write_all(self, state: Turn, queue: deque[Ready], tasks: set[asyncio.Task[None]]) -> None:
         number = state.number
         while queue:
             assert number is not None
@@ -302,14 +306,14 @@ class Dispatcher:
                         task.add_done_callback(tasks.discard)
                     else:
                         due = self._clock.now() + timedelta(microseconds=answer)
-                        back = _settlement(state, one.row, "back", reason="pair_wait", due_at=due)
+                        back = settlement(state, one.row, "back", reason="pair_wait", due_at=due)
                         await self._recorder.settle(back)
             finally:
                 self._slots.give(held)  # whatever was not used, whether Redis answered or not
             if tokens.wait_us:
                 await asyncio.sleep(tokens.wait_us / 1_000_000)
 
-    async def _send(self, state: _Turn, one: Ready, claim: UUID) -> None:
+    async def _send(self, state: Turn, one: Ready, claim: UUID) -> None:
         """The place is free again with the answer; what came of it is recorded beside the next one's request."""
         try:
             found = await self._written(state, one, claim)
@@ -318,10 +322,10 @@ class Dispatcher:
         if isinstance(found, tuple):
             sent, outcome = found
             verdict = await self._judge.judged(sent, outcome)
-            found = _settlement(state, one.row, verdict.kind, claim=claim, **verdict.rest())
+            found = settlement(state, one.row, verdict.kind, claim=claim, **verdict.rest())
         await self._recorder.settle(found)
 
-    async def _written(self, state: _Turn, one: Ready, claim: UUID) -> tuple[Sent, Outcome] | Settlement:
+    async def _written(self, state: Turn, one: Ready, claim: UUID) -> tuple[Sent, Outcome] | Settlement:
         """What the provider said; or what is to be recorded because nothing was written."""
         row = one.row
         assert state.number is not None
@@ -331,27 +335,27 @@ class Dispatcher:
         except HandbillError as error:  # nothing was tried: it keeps its place and all its attempts
             return self._put_back(state, row, claim, error)
         if not await self._recorder.attempt(state.tenant_id, row.message_id, claim):
-            return _settlement(state, row, "back", claim=claim)
+            return settlement(state, row, "back", claim=claim)
         await self._pacer.gate(state.tenant_id, state.number_id, state.number.per_second)
         began = self._clock.monotonic()
         if row.attempts == 0:
             metrics.MESSAGE_WAIT_SECONDS.observe(max((self._clock.now() - row.created_at).total_seconds(), 0.0))
         state.done.begun += 1
         try:
-            message = Message(row.address.lstrip("+"), one.content, str(row.message_id))
+            message = Message(row.address.lstrip("+"), one.content, str(row.message_id), row.reply_to)
             outcome = await self._provider.send(state.account, message)
         except (Invalid, Broken) as error:  # before a byte was written: our own data is at fault
-            return _settlement(state, row, "failed", reason=error.code.lower(), claim=claim)
+            return settlement(state, row, "failed", reason=error.code.lower(), claim=claim)
         except HandbillError as error:  # before a byte was written, too: a provider reports all later errors as values
             outcome = Unwritten(error.code)
         return Sent(state.tenant_id, state.number_id, row.campaign_id, row.address, row.attempts + 1, began), outcome
 
-    def _put_back(self, state: _Turn, row: Claimed, claim: UUID, error: HandbillError) -> Settlement:
+    def _put_back(self, state: Turn, row: Claimed, claim: UUID, error: HandbillError) -> Settlement:
         if not state.without_credentials:
             state.without_credentials = True
             _log.warning("messaging.credentials_not_opened", tenant_id=state.tenant_id, reason=error.code)
         due_at = self._clock.now() + timedelta(seconds=CREDENTIALS_RETRY_S)
-        return _settlement(state, row, "back", reason="credentials_unavailable", due_at=due_at, claim=claim)
+        return settlement(state, row, "back", reason="credentials_unavailable", due_at=due_at, claim=claim)
 
 
 def _content(campaign: Campaign, template: Template | None, fields: dict[str, Any]) -> tuple[Content | None, str]:
@@ -365,5 +369,5 @@ def _content(campaign: Campaign, template: Template | None, fields: dict[str, An
     return None, "variable_missing" if isinstance(filled, Missing) else "text_too_long"
 
 
-def _settlement(state: _Turn, row: Claimed, kind: str, *, claim: UUID | None = None, **rest: Any) -> Settlement:
+def settlement(state: Turn, row: Claimed, kind: str, *, claim: UUID | None = None, **rest: Any) -> Settlement:
     return Settlement(state.tenant_id, row.message_id, claim or state.claim, kind, number_id=state.number_id, **rest)

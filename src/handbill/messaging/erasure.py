@@ -18,7 +18,7 @@ SEARCHED = 200
 CAMPAIGNS = 500
 """Campaigns that one statement looks through."""
 _NO_ID = UUID(int=0)
-_TABLES = ("messages", "inbound", "reached", "undeliverable", "preferences")
+_TABLES = ("messages", "single_messages", "inbound", "reached", "undeliverable", "preferences")
 _BODIES: dict[str, tuple[str, Any]] = {
     "hook_deliveries": ("erase_deliveries", _NO_ID),
     "webhook_inbox": ("erase_webhooks", b""),
@@ -65,8 +65,11 @@ class Erasure:
                 for table in _TABLES:
                     rows = await tx.fetch(S[f"export_{table}"], tenant_id, addresses, most)
                     found[f"messaging.{table}"] = [dict(row) for row in rows]
-        for row in found.get("messaging.messages", ()):
-            row["fields"] = msgspec.json.decode(row["fields"])
+        for table in ("messaging.messages", "messaging.single_messages"):
+            for row in found.get(table, ()):
+                row["fields"] = msgspec.json.decode(row["fields"])
+        for row in found.get("messaging.single_messages", ()):
+            row["content"] = msgspec.json.decode(row["content"])
         return found
 
     async def _addresses(self, tx: Tx, tenant_id: int, subject: str) -> list[str]:

@@ -25,6 +25,7 @@ from handbill.messaging.hooks_out import QUEUE, Hooks
 from handbill.messaging.lattice import Standing, Status
 from handbill.messaging.optout import Words
 from handbill.messaging.ports import Contacts
+from handbill.messaging.single_outcomes import SingleOutcomes
 from handbill.messaging.store import S
 from handbill.messaging.webhooks import parse
 
@@ -84,6 +85,7 @@ class Hearing:
         consequences: Consequences,
         hooks: Hooks,
         outbox: Outbox,
+        outcomes: SingleOutcomes,
         clock: Clock,
         words: Words | None = None,
     ) -> None:
@@ -91,6 +93,7 @@ class Hearing:
         self._consequences = consequences
         self._hooks = hooks
         self._outbox = outbox
+        self._outcomes = outcomes
         self._clock = clock
         self._words = words or Words()
 
@@ -162,6 +165,8 @@ class Hearing:
             [name.wamid for name, _ in said], *times, [mark and mark.code for mark in failed],
             [mark and mark.details[:DETAILS] for mark in failed], self._clock.now(),
         )  # fmt: skip
+        singles = [(row["tenant_id"], row["message_id"]) for row in rows if row["campaign_id"] is None]
+        await self._outcomes.report(tx, singles)
         arrived = [row for row in rows if row["state"] in ("delivered", "read")]
         if arrived:
             await tx.execute(

@@ -37,7 +37,8 @@ class Sent(msgspec.Struct, frozen=True):
 
     tenant_id: int
     number_id: str
-    campaign_id: UUID
+    campaign_id: UUID | None
+    """None: a single message."""
     address: str
     attempt: int
     began: float
@@ -69,7 +70,8 @@ class Judge:
     async def judged(self, sent: Sent, outcome: Outcome) -> Judged:
         if isinstance(outcome, Accepted):
             self._throttles.pop((sent.tenant_id, sent.number_id), None)
-            self._odd.pop(sent.campaign_id, None)
+            if sent.campaign_id is not None:
+                self._odd.pop(sent.campaign_id, None)
             return Judged("accepted", wamid=outcome.wamid)
         code = outcome.code if isinstance(outcome, Refused) else None
         details = outcome.details if isinstance(outcome, Refused) else None
@@ -80,6 +82,8 @@ class Judge:
         if verdict.action in OTHERS:
             about = About(sent.tenant_id, sent.campaign_id, sent.number_id, "whatsapp", sent.address, code)
             await self._insist(sent, lambda: self._apply(verdict, about), None)
+        if sent.campaign_id is None and verdict.action is Action.PAUSE_CAMPAIGN:
+            return Judged("failed", reason=verdict.reason, code=code, details=details)  # there is nothing to pause
         kind, due_at = self._next(verdict, sent.attempt, code)
         return Judged(kind, reason=verdict.reason, code=code, details=details, due_at=due_at)
 
@@ -128,7 +132,7 @@ class Judge:
 
     def _oddly(self, sent: Sent, code: int | None, verdict: Verdict) -> Verdict:
         """The same unknown code again and again is no fault of the people: the campaign is paused."""
-        if code is None or rule_for(code) is not None or verdict.action is not Action.FAIL:
+        if sent.campaign_id is None or code is None or rule_for(code) is not None or verdict.action is not Action.FAIL:
             return verdict
         known, count = self._odd.get(sent.campaign_id, (code, 0))
         count = count + 1 if known == code else 1

@@ -8,13 +8,16 @@ from uuid import UUID
 import msgspec
 
 from handbill.infra.postgres import Database, Tx, repeat, work
+from handbill.jobs.model import JobOptions
 from handbill.jobs.service import Outbox
 from handbill.kit.clock import Clock
 from handbill.kit.telemetry import logs, metrics
 from handbill.messaging.consequences import Consequences
-from handbill.messaging.dispatch import QUEUE, Dispatcher
+from handbill.messaging.dispatch import CAMPAIGN_PRIORITY, QUEUE, Dispatcher
 from handbill.messaging.hooks_out import Hooks
 from handbill.messaging.limits import COUNTED_MS
+from handbill.messaging.single_outcomes import SingleOutcomes
+from handbill.messaging.singles.sending import SingleDispatcher
 from handbill.messaging.store import S
 
 _log = logs.get("messaging")
@@ -47,6 +50,8 @@ class Keeper:
         dispatcher: Dispatcher,
         consequences: Consequences,
         hooks: Hooks,
+        singles: SingleDispatcher,
+        outcomes: SingleOutcomes,
         clock: Clock,
         policy: KeeperPolicy | None = None,
     ) -> None:
@@ -55,6 +60,8 @@ class Keeper:
         self._dispatcher = dispatcher
         self._consequences = consequences
         self._hooks = hooks
+        self._singles = singles
+        self._outcomes = outcomes
         self._clock = clock
         self.policy = policy or KeeperPolicy()
 
@@ -84,7 +91,8 @@ class Keeper:
 
     async def launch(self, tx: Tx, tenant_id: int, campaign_id: UUID) -> None:
         data = {"campaign_id": str(campaign_id)}
-        await self._outbox.put(tx, QUEUE, "launch", data, tenant_id=tenant_id)
+        opts = JobOptions(priority=CAMPAIGN_PRIORITY)
+        await self._outbox.put(tx, QUEUE, "launch", data, tenant_id=tenant_id, opts=opts)
 
     async def sweep(self) -> Swept:
         """What a dead worker or a lost Redis left behind. Only what was certainly not written goes again."""
@@ -96,12 +104,21 @@ class Keeper:
             (S.sweep_unknown, policy.unknown_h * 3600, (now,)),
         ):
             async with self._database.worker() as tx:
-                counts.append(await tx.execute(statement, now - timedelta(seconds=age_s), MOST, *more))
+                rows = await tx.fetch(statement, now - timedelta(seconds=age_s), MOST, *more)
+                await self._outcomes.report(
+                    tx, [(row["tenant_id"], row["message_id"]) for row in rows if row["single"]]
+                )
+            counts.append(len(rows))
         swept = Swept(*counts)
         if any(counts):
             _log.info("messages-swept", claims=swept.claims, attempts=swept.attempts, unknown=swept.unknown)
         async with self._database.worker() as tx:
+            expired = await tx.fetch(S.expire_singles, now, MOST)
+            await self._outcomes.report(tx, [(row["tenant_id"], row["message_id"]) for row in expired])
+        metrics.MESSAGE_SKIPS.labels("expired").inc(len(expired))
+        async with self._database.worker() as tx:
             await self._dispatcher.ring(tx)
+            await self._singles.ring(tx)
         return swept
 
     async def finish(self, tenant_id: int | None) -> int:

@@ -6,6 +6,7 @@ import hashlib
 from uuid import UUID
 
 from handbill.infra.postgres import Database
+from handbill.jobs.model import JobOptions
 from handbill.jobs.service import Outbox
 from handbill.kit.clock import Clock
 from handbill.kit.errors import Conflict
@@ -13,7 +14,7 @@ from handbill.kit.ids import Ids
 from handbill.kit.telemetry import logs
 from handbill.messaging import store
 from handbill.messaging.consequences import Consequences
-from handbill.messaging.dispatch import QUEUE, Dispatcher
+from handbill.messaging.dispatch import CAMPAIGN_PRIORITY, QUEUE, Dispatcher
 from handbill.messaging.plan import Campaign
 from handbill.messaging.ports import AudiencePage, Contacts, Recipient
 from handbill.messaging.store import S
@@ -58,7 +59,10 @@ class Launcher:
             if done:
                 return made
         async with self._database.worker() as tx:
-            await self._outbox.put(tx, QUEUE, "launch", {"campaign_id": str(campaign_id)}, tenant_id=tenant_id)
+            await self._outbox.put(
+                tx, QUEUE, "launch", {"campaign_id": str(campaign_id)}, tenant_id=tenant_id,
+                opts=JobOptions(priority=CAMPAIGN_PRIORITY),
+            )  # fmt: skip
         return made
 
     async def _one(self, tenant_id: int, campaign_id: UUID) -> tuple[int, bool]:

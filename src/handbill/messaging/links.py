@@ -47,6 +47,15 @@ class NewConnection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     token_ends_at: TokenEnd | None = None
 
 
+class Callback(msgspec.Struct, frozen=True):
+    """What the provider's app is given, so that it sends webhooks here."""
+
+    url: str
+    """The address of the connection's webhook."""
+    verify_token: str
+    """What to give to the provider beside the address: it proves that the subscription is yours."""
+
+
 class ConnectionPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: Name | UnsetType = UNSET
     portfolio: Digits | UnsetType = UNSET
@@ -93,6 +102,8 @@ class Connection(msgspec.Struct, frozen=True):
     """The sending numbers of the connection and how they stand."""
     webhook: str
     """The path of this connection's webhook."""
+    webhook_url: str | None
+    """Its whole address, to give to the provider; null while HANDBILL_API__PUBLIC_URL is not set."""
     verify_token: str
     """What to give to the provider beside the webhook's address: it proves that the subscription is yours."""
     version: int

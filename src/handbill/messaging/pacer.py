@@ -90,15 +90,18 @@ class Pacer:
         self._gates: LruCache[tuple[int, str], Gate] = LruCache(SENDER_STATES)
 
     async def take(
-        self, tenant_id: int, number_id: str, addresses: Sequence[str], *, per_second: int, tenant_per_second: int
-    ) -> Tokens:
+        self, tenant_id: int, number_id: str, addresses: Sequence[str], *, per_second: int, tenant_per_second: int,
+        reserve_us: int = 0,
+    ) -> Tokens:  # fmt: skip
+        """`reserve_us`: tokens of number and tenant that come within it are taken at once, ahead of whoever waits for a
+        free one. The caller sends `wait_us` later."""
         number = number_pace(per_second, burst=max(4, burst_of(per_second)))
         tenant = tenant_pace(tenant_per_second)
         key = self._keys.tagged
         keys = [key("msg", tenant_id, "n", number_id), key("msg", tenant_id, "t")]
         keys += [key("msg", tenant_id, "p", number_id, address) for address in addresses]
         paces = (number, tenant, self._pair)
-        args = [part for pace in paces for part in (pace.interval_us, pace.burst)]
+        args = [part for pace in paces for part in (pace.interval_us, pace.burst)] + [reserve_us]
         wait_us, *each = await self._script(keys=keys, args=args)
         return Tokens(int(wait_us), tuple(int(one) for one in each))
 

@@ -38,6 +38,14 @@ class Contacts(Protocol):
         self, tenant_id: int, channel: str, spec: AudienceSpec, after: UUID | None, limit: int
     ) -> AudiencePage: ...
 
+    async def recipient(
+        self, tenant_id: int, channel: str, *, address: str | None, contact_id: UUID | None
+    ) -> Recipient | None:
+        """One person by a number as a person writes it, or by contact; None when there is no such contact with an
+        address on the channel. A number that no contact has is a recipient without one. Raises Invalid for no number.
+        """
+        ...
+
     async def suppress(
         self, tx: Tx, tenant_id: int, channel: str, address: str, why: Why, until: datetime | None, note: str
     ) -> None: ...

@@ -22,6 +22,7 @@ from handbill.kit.clock import Clock
 from handbill.kit.errors import Broken, Busy
 from handbill.kit.telemetry import logs, metrics
 from handbill.messaging import store
+from handbill.messaging.single_outcomes import SingleOutcomes
 from handbill.messaging.store import Settlement
 
 _log = logs.get("messaging")
@@ -34,9 +35,10 @@ _ROW_BYTES = 500
 class Recorder:
     """Records attempts before requests are written, and outcomes after."""
 
-    def __init__(self, database: Database, outbox: Outbox, clock: Clock) -> None:
+    def __init__(self, database: Database, outbox: Outbox, outcomes: SingleOutcomes, clock: Clock) -> None:
         self._database = database
         self._outbox = outbox
+        self._single_outcomes = outcomes
         self._clock = clock
         self._attempts: Batcher[tuple[int, UUID, UUID], bool] = Batcher(self._record, lambda _: _ROW_BYTES)
         self._outcomes: Batcher[Settlement, bool] = Batcher(self._settle, _size_of)
@@ -82,6 +84,7 @@ class Recorder:
         now = self._clock.now()
         async with self._database.worker() as tx:
             changed = await store.settle(tx, outcomes, now)
+            await self._single_outcomes.report(tx, [message for message, single in changed.items() if single])
             for (tenant_id, number_id, due_s), wait_s in sorted(_bells(outcomes, now.timestamp()).items()):
                 await self._outbox.put(
                     tx, RETRY_QUEUE, "retry", {"number_id": number_id}, tenant_id=tenant_id,

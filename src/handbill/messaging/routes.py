@@ -15,7 +15,7 @@ from msgspec import Meta
 from handbill.kit.errors import Fault, Invalid
 from handbill.kit.etags import etag
 from handbill.kit.pages import LIMIT_DEFAULT, LIMIT_MAX, Page
-from handbill.messaging import connection_routes, examples, hook_routes, inbox_routes, incoming_routes
+from handbill.messaging import connection_routes, examples, hook_routes, inbox_routes, incoming_routes, single_routes
 from handbill.messaging.fairness import FairShares
 from handbill.messaging.links import NewSwitch, Switch
 from handbill.messaging.plan import (
@@ -248,5 +248,5 @@ class SwitchRoutes(Controller):
 
 handlers = [
     CampaignRoutes, SwitchRoutes, *connection_routes.handlers, *hook_routes.handlers, *inbox_routes.handlers,
-    *incoming_routes.handlers,
+    *incoming_routes.handlers, *single_routes.handlers,
 ]  # fmt: skip

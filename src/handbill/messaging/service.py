@@ -16,6 +16,8 @@ from handbill.jobs.service import Outbox
 from handbill.kit.clock import Clock
 from handbill.kit.errors import NotFound
 from handbill.kit.ids import Ids
+from handbill.kit.public_url import PublicUrl
+from handbill.messaging.callbacks import Callbacks
 from handbill.messaging.campaigns import Campaigns
 from handbill.messaging.connections import Connections
 from handbill.messaging.consequences import Consequences, Pauses
@@ -36,24 +38,36 @@ from handbill.messaging.ports import AudiencePage, Contacts, Recipient
 from handbill.messaging.providers.port import Provider
 from handbill.messaging.providers.vault import Seal
 from handbill.messaging.recorder import Recorder
+from handbill.messaging.single_outcomes import SingleOutcomes
+from handbill.messaging.singles.model import NewMessage, SingleMessage
+from handbill.messaging.singles.sending import SingleDispatcher
+from handbill.messaging.singles.service import Request as MessageRequest
+from handbill.messaging.singles.service import SingleMessages
 from handbill.messaging.store import S
 from handbill.messaging.token_states import TokenStates
 from handbill.tenants.service import Audit
 
 __all__ = [
-    "STATE", "AudiencePage", "Contacts", "KeeperPolicy", "MessagingPolicy", "MessagingService", "Pauses", "Recipient",
-    "TurnPolicy", "load_sealed",
+    "SINGLES_IN_FLIGHT", "STATE", "AudiencePage", "Contacts", "KeeperPolicy", "MessageRequest",
+    "MessagingPolicy", "MessagingService", "NewMessage", "Pauses", "Recipient", "SingleMessage", "TurnPolicy",
+    "load_sealed",
 ]  # fmt: skip
+
+SINGLES_IN_FLIGHT = 32
+"""Requests for single messages that one process has under way, beside those of campaigns."""
 
 STATE = (
     StateTable("messaging.switches", ("tenant_id",), frozenset({"updated_at"})),
     StateTable("messaging.connections", ("tenant_id", "connection_id"), frozenset({"updated_at", "sealed"})),
     StateTable(
-        "messaging.numbers", ("tenant_id", "number_id"), frozenset({"turn", "turn_until", "throttled", "updated_at"})
+        "messaging.numbers",
+        ("tenant_id", "number_id"),
+        frozenset({"turn", "turn_until", "single_turn", "single_until", "throttled", "updated_at"}),
     ),
     StateTable("messaging.templates", ("tenant_id", "connection_id", "name", "language")),
     StateTable("messaging.campaigns", ("tenant_id", "campaign_id"), frozenset({"updated_at", "spent"})),
     StateTable("messaging.messages", ("tenant_id", "message_id"), frozenset({"claim"})),
+    StateTable("messaging.single_messages", ("tenant_id", "message_id")),
     StateTable("messaging.reached", ("tenant_id", "portfolio", "address")),
     StateTable("messaging.undeliverable", ("tenant_id", "channel", "address")),
     StateTable("messaging.inbound", ("tenant_id", "wamid")),
@@ -87,6 +101,7 @@ class MessagingService:
         verify_key: bytes,
         seal: Seal,
         http: SafeHttpClient,
+        public_url: PublicUrl,
         policy: MessagingPolicy | None = None,
         keys: Keys | None = None,
         ids: Ids | None = None,
@@ -96,21 +111,31 @@ class MessagingService:
         self.provider = provider
         self.hooks = Hooks(outbox, clock, ids)
         self.pacer = Pacer(redis, keys or Keys(), clock, pair=policy.pair)
-        self.recorder = Recorder(database, outbox, clock)
+        outcomes = SingleOutcomes(self.hooks)
+        self.recorder = Recorder(database, outbox, outcomes, clock)
         self.tokens = TokenStates(database, audit, clock)
         self.consequences = Consequences(contacts, audit, self.hooks, clock, policy.pauses, self.tokens)
         self.dispatcher = Dispatcher(
             database, outbox, provider, self.pacer, self.recorder, self.consequences, clock, ids, policy.turn
         )
-        self.keeper = Keeper(database, outbox, self.dispatcher, self.consequences, self.hooks, clock, policy.keeper)
+        self.single_dispatcher = SingleDispatcher(
+            database, outbox, provider, self.pacer, self.recorder, self.consequences, outcomes, clock, ids,
+            msgspec.structs.replace(policy.turn, in_flight=SINGLES_IN_FLIGHT),
+        )  # fmt: skip
+        self.singles = SingleMessages(database, audit, contacts, self.single_dispatcher, outcomes, clock, ids)
+        self.keeper = Keeper(
+            database, outbox, self.dispatcher, self.consequences, self.hooks, self.single_dispatcher, outcomes, clock,
+            policy.keeper,
+        )  # fmt: skip
         self.launcher = Launcher(database, outbox, contacts, self.dispatcher, self.consequences, clock, ids)
         self.campaigns = Campaigns(database, audit, contacts, self.dispatcher, self.keeper, clock, ids)
+        callbacks = Callbacks(verify_key, public_url)
         self.connections = Connections(
             database, audit, provider, safe, self.dispatcher, self.hooks, self.consequences, outbox, clock, ids,
-            verify_key,
+            callbacks,
         )  # fmt: skip
-        hearing = Hearing(contacts, self.consequences, self.hooks, outbox, clock)
-        self.incoming = Incoming(database, audit, safe, self.connections.verify_token, hearing, clock)
+        hearing = Hearing(contacts, self.consequences, self.hooks, outbox, outcomes, clock)
+        self.incoming = Incoming(database, audit, safe, callbacks.verify_token, hearing, clock)
         self.hook_desk = HookDesk(database, audit, self.hooks, seal, http, clock, ids)
         self.fairness = Fairness(database, clock)
         self.erasure = Erasure(database, contacts)

@@ -48,13 +48,15 @@ class Claimed(msgspec.Struct, frozen=True, kw_only=True):
     """One message that this turn may send, or that was skipped in the claim."""
 
     message_id: UUID
-    campaign_id: UUID
+    campaign_id: UUID | None
+    """None: a single message."""
     address: str
     state: str
     reason: str | None
     attempts: int
     fields: dict[str, Any]
     created_at: datetime
+    reply_to: str | None = None
 
 
 class Settlement(msgspec.Struct, frozen=True):
@@ -136,8 +138,12 @@ async def list_messages(
 # --- sending
 
 
-async def lock_number(tx: Tx, tenant_id: int, number_id: str, turn: UUID | None, now: datetime) -> NumberRow | None:
-    row = await tx.fetchrow(S.lock_number, tenant_id, number_id, turn, now)
+async def lock_number(
+    tx: Tx, tenant_id: int, number_id: str, turn: UUID | None, now: datetime, *, singles: bool = False
+) -> NumberRow | None:
+    """`singles`: `turn` is one of single messages, which have a chain of their own."""
+    statement = S.lock_number_for_singles if singles else S.lock_number
+    row = await tx.fetchrow(statement, tenant_id, number_id, turn, now)
     return None if row is None else NumberRow(**{name: row[name] for name in NumberRow.__struct_fields__})
 
 
@@ -165,14 +171,14 @@ async def record_attempts(tx: Tx, asked: Sequence[tuple[int, UUID, UUID]], now: 
     return {row["message_id"] for row in rows}
 
 
-async def settle(tx: Tx, all_of: Sequence[Settlement], now: datetime) -> set[tuple[int, UUID]]:
-    """Tenant and message of each outcome that was recorded; the others came too late."""
+async def settle(tx: Tx, all_of: Sequence[Settlement], now: datetime) -> dict[tuple[int, UUID], bool]:
+    """Tenant and message of each outcome that was recorded, and whether it is single; the others came too late."""
     rows = await tx.fetch(
         S.settle, [s.tenant_id for s in all_of], [s.message_id for s in all_of], [s.claim for s in all_of],
         [s.kind for s in all_of], [s.wamid for s in all_of], [s.reason for s in all_of], [s.code for s in all_of],
         [s.details for s in all_of], [s.due_at for s in all_of], now,
     )  # fmt: skip
-    return {(row["tenant_id"], row["message_id"]) for row in rows}
+    return {(row["tenant_id"], row["message_id"]): row["single"] for row in rows}
 
 
 async def read_template(tx: Tx, tenant_id: int, connection_id: UUID, name: str, language: str) -> Template | None:

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -19,6 +20,7 @@ from handbill.infra.clickhouse import ClickHouse
 from handbill.infra.postgres import Database
 from handbill.infra.postgres.urls import APP_ROLE, WORKER_ROLE
 from handbill.infra.redis import Redis
+from handbill.infra.safe_http import is_loopback_url
 from handbill.kit.errors import Busy, HandbillError
 from handbill.settings import Settings
 from handbill.wiring import addresses
@@ -50,7 +52,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 async def examine(settings: Settings) -> list[Finding]:
     """Every finding, the good ones too. Nothing is changed, and an engine that is away fails only its own lines."""
-    found = [versions(), *home(settings), disk(settings)]
+    found = [versions(), *home(settings), disk(settings), public_url(settings)]
     known = addresses.resolve(settings, need=())
     absent = addresses.missing(known)
     if absent:
@@ -131,6 +133,22 @@ def disk(settings: Settings) -> Finding:
     if free < LITTLE_DISK:
         return Finding("warn", "disk", detail, "Free some space, or move HANDBILL_HOME to a larger disk.")
     return Finding("ok", "disk", detail)
+
+
+def public_url(settings: Settings) -> Finding:
+    """What links begin with: an address that others can reach."""
+    subject, url = "public url", settings.api.public_url
+    if url is None:
+        advice = "Set HANDBILL_API__PUBLIC_URL to the https address at which others reach this API."
+        return Finding("warn", subject, "not set: nothing that needs a link works", advice)
+    host = urlsplit(url).hostname or ""
+    if is_loopback_url(url):
+        return Finding("warn", subject, f"{url} is this machine only", "Fine for trying out only.")
+    if not url.startswith("https://"):
+        return Finding("fail", subject, f"{url} is not https", "Set HANDBILL_API__PUBLIC_URL to an https address.")
+    if "." not in host and ":" not in host:
+        return Finding("warn", subject, f"{host} is a name of your own network only", "Use a public name.")
+    return Finding("ok", subject, url)
 
 
 async def _postgres(settings: Settings, clocks: dict[str, float]) -> list[Finding]:

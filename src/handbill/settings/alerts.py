@@ -48,5 +48,8 @@ class Alerts(msgspec.Struct, frozen=True):
     ] = ()
     public_url: Annotated[
         HttpsUrl | None,
-        Meta(description="The public https address of this installation; its certificate's end is watched."),
+        Meta(
+            description="The public https address whose certificate's end is watched; unset means "
+            "HANDBILL_API__PUBLIC_URL, if that is https."
+        ),
     ] = None

@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from handbill.settings.alerts import Alerts
 from handbill.settings.rooms import Adstats, Banners, Contacts, Events, Insights, Messaging
-from handbill.settings.types import LOOPBACK, SECRET, SECRET_URL, HttpUrl, Port, PostgresUrl, RedisUrl
+from handbill.settings.types import LOOPBACK, SECRET, SECRET_URL, HttpUrl, Port, PostgresUrl, PublicUrl, RedisUrl
 
 
 class Log(msgspec.Struct, frozen=True):
@@ -116,6 +116,13 @@ class ClickHouse(msgspec.Struct, frozen=True):
 class Api(msgspec.Struct, frozen=True):
     host: Annotated[str, Meta(description="The address on which the API listens.")] = LOOPBACK
     port: Annotated[int, Meta(ge=1, le=65535, description="The port on which the API listens.")] = 8080
+    public_url: Annotated[
+        PublicUrl | None,
+        Meta(
+            description="Where others reach this API, e.g. https://ads.example.com: every link that leaves the "
+            "installation begins with it. Unset, what needs a link is refused with PUBLIC_URL_UNSET."
+        ),
+    ] = None
     processes: Annotated[int, Meta(ge=1, le=64, description="API processes that share the port under `up`.")] = 1
     body_limit: Annotated[int, Meta(ge=1_024, description="The largest request body, in bytes.")] = 1_048_576
     body_timeout_s: Annotated[

@@ -14,6 +14,10 @@ PostgresUrl = Annotated[str, Meta(pattern="^postgres(ql)?://", extra={"begins": 
 RedisUrl = Annotated[str, Meta(pattern="^(rediss?|unix)://", extra={"begins": "redis://, rediss:// or unix://"})]
 HttpUrl = Annotated[str, Meta(pattern="^https?://", extra={"begins": "http:// or https://"})]
 HttpsUrl = Annotated[str, Meta(pattern="^https://", extra={"begins": "https://"})]
+PublicUrl = Annotated[
+    str, Meta(pattern=r"^https?://[^/?#@\s]+(/[^?#\s]*)?$", max_length=500, extra={"begins": "https:// (or http://)"})
+]
+"""An address without user, query or fragment."""
 
 LOOPBACK = "127.0.0.1"
 Port = Annotated[int, Meta(ge=1, le=65535)]

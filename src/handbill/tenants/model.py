@@ -19,7 +19,7 @@ PrincipalKind = Literal["secret_key", "write_key", "session", "jwt"]
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
 # A text may not end with a line break, before which Python's `$` matches, too.
 Slug = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$(?!\n)")]
-Scope = Annotated[str, Meta(pattern=r"^(\*|(\*|[a-z][a-z_]{0,30}):(read|write))$")]
+Scope = Annotated[str, Meta(pattern=r"^(\*|(\*|[a-z][a-z_]{0,30}):(read|write|send))$")]
 Email = Annotated[str, Meta(min_length=3, max_length=254, pattern=r"^[^\s@]+@[^\s@][^\s@.]*\.[^\s@]+$")]
 Password = Annotated[str, Meta(min_length=10, max_length=1024)]
 
@@ -53,7 +53,7 @@ class Principal(msgspec.Struct, frozen=True):
     key_id: UUID | None = None
 
     def allows(self, scope: str) -> bool:
-        """Whether this principal has `resource:read` or `resource:write`."""
+        """Whether this principal has `resource:read`, `resource:write` or `resource:send`."""
         return allows(self.scopes, self.role, scope)
 
 
@@ -71,7 +71,7 @@ def allows(scopes: frozenset[str], role: Role | None, scope: str) -> bool:
 
 ROLE_SCOPES: dict[str, frozenset[str]] = {
     "owner": frozenset({"*"}),
-    "operator": frozenset({"*:read", "*:write"}),
+    "operator": frozenset({"*:read", "*:write", "*:send"}),
     "viewer": frozenset({"*:read"}),
 }
 

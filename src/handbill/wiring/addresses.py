@@ -13,6 +13,9 @@ from handbill.settings import Settings, replace
 
 ENGINES = ("postgres", "redis", "clickhouse")
 
+ROOT = 0
+"""The user who may read every file anyway."""
+
 NOBODY = "http://127.0.0.1:9/default"
 """Where nobody answers: without an address ClickHouse is away, which the house knows how to live with."""
 
@@ -80,6 +83,21 @@ def missing(settings: Settings) -> list[str]:
     given = settings.postgres
     by_roles = given.app_url is not None and given.worker_url is not None and given.direct_url is not None
     return [name for name in ENGINES if getattr(settings, name).url is None and not (name == "postgres" and by_roles)]
+
+
+def resolve_for_owner(settings: Settings) -> Settings:
+    """The settings with every URL, for whoever owns the installation: the owner of its data directory decides.
+
+    Raises Broken for anybody else, and where PostgreSQL or Redis has no address. ClickHouse may have none.
+    """
+    place = Path(settings.home)
+    if place.exists() and os.geteuid() not in (place.stat().st_uid, ROOT):
+        raise Broken(
+            f"The data directory {settings.home} belongs to another user; its engines' addresses are not printed. "
+            "Run as that user.",
+            code="HOME_NOT_OURS",
+        )
+    return resolve(settings, need=("postgres", "redis"))
 
 
 def resolve(settings: Settings, *, need: tuple[str, ...] = ENGINES) -> Settings:

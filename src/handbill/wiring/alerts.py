@@ -51,9 +51,14 @@ def build_watcher(settings: Settings, targets: Sequence[Target], state_file: str
     path = Path(settings.home) / "run" / state_file
     policy = WatchPolicy(given.name, given.interval_s, given.max_per_hour, path)
     watcher = Watcher(PageReader(targets), senders, policy, clock)
-    if given.public_url is not None:
-        watcher.watch_certificate(CertificateCheck(*_host_and_port(given.public_url), clock))
+    if (public_url := given.public_url or _if_https(settings.api.public_url)) is not None:
+        watcher.watch_certificate(CertificateCheck(*_host_and_port(public_url), clock))
     return watcher
+
+
+def _if_https(url: str | None) -> str | None:
+    """A public address without TLS has no certificate to watch."""
+    return url if url is not None and url.startswith("https://") else None
 
 
 def local_targets(settings: Settings) -> list[Target]:

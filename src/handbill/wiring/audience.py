@@ -47,6 +47,12 @@ class AddressBook:
         except NotFound as error:
             raise Conflict("The audience's segment is gone; nobody was chosen.", code=error.code) from error
 
+    async def recipient(
+        self, tenant_id: int, channel: str, *, address: str | None, contact_id: UUID | None
+    ) -> Recipient | None:
+        found = await self._contacts.recipient(tenant_id, cast(Channel, channel), address, contact_id)
+        return None if found is None else Recipient(found.contact_id, found.address)
+
     async def suppress(
         self, tx: Tx, tenant_id: int, channel: str, address: str, why: Why, until: datetime | None, note: str
     ) -> None:

@@ -9,7 +9,7 @@ from handbill.active_hours.service import ActiveHoursService
 from handbill.adstats.providers.meta import MetaPolicy, MetaProvider
 from handbill.adstats.providers.mock import MockProvider
 from handbill.adstats.service import AdstatsService
-from handbill.banners.service import BannersService, Catalogue, CatalogueBook, ShowPolicy, ThrottlePolicy
+from handbill.banners.service import CLICKS, BannersService, Catalogue, CatalogueBook, ShowPolicy, ThrottlePolicy
 from handbill.banners.tally import APART
 from handbill.caps.service import CapsService
 from handbill.contacts.service import ContactsPolicy, ContactsService, InspectionLimits, UploadLimits
@@ -32,6 +32,7 @@ from handbill.jobs.pressure import PressureLimits
 from handbill.jobs.service import JobsService, RelayPolicy
 from handbill.jobs.worker.pool import CpuPool
 from handbill.kit.disk import DiskLimits, DiskMonitor
+from handbill.kit.public_url import PublicUrl
 from handbill.kit.telemetry import logs
 from handbill.messaging.service import MessagingService
 from handbill.people.overrides import Overrides
@@ -288,6 +289,7 @@ def _banners(house: House) -> BannersService:
             geo_file=_geo_file(house.settings),
             geo_url=geo_url,
             geo_insecure=geo_insecure,
+            clicks=PublicUrl(house.settings.api.public_url).link_or_path(CLICKS),
         ),
         segments=house.segments,
         event_store=house.insights.reader,

@@ -6,6 +6,7 @@ from handbill.infra.redis import Keys
 from handbill.infra.safe_http import TENANT_PORTS, HttpPolicy, SafeHttpClient
 from handbill.jobs.chores import Loop
 from handbill.jobs.defaults import defaults_of
+from handbill.kit.public_url import PublicUrl
 from handbill.messaging.hooks_out import QUEUE as HOOKS_QUEUE
 from handbill.messaging.ports import Contacts
 from handbill.messaging.service import (
@@ -64,6 +65,7 @@ def service(house: House, contacts: Contacts) -> MessagingService:
         http=SafeHttpClient(hook_policy(settings)),
         policy=policy(settings),
         keys=Keys(),
+        public_url=PublicUrl(settings.api.public_url),
     )
 
 

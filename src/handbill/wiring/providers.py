@@ -9,6 +9,7 @@ from handbill.messaging.providers.graph import Graph
 from handbill.messaging.providers.port import Secrets
 from handbill.messaging.providers.vault import Load, Vault
 from handbill.messaging.providers.whatsapp import WhatsApp
+from handbill.messaging.service import SINGLES_IN_FLIGHT
 from handbill.settings import Settings
 from handbill.tenants.seals import Sealer
 from handbill.wiring import secrets
@@ -40,7 +41,7 @@ def whatsapp(settings: Settings, kept: Secrets) -> WhatsApp:
     graph = Graph(
         given.graph_url,
         given.graph_version,
-        connections=given.graph_connections,
+        connections=given.graph_connections + SINGLES_IN_FLIGHT,
         connect_s=given.graph_connect_ms / 1000,
         answer_s=given.graph_answer_ms / 1000,
         insecure=insecure,

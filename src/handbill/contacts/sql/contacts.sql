@@ -56,6 +56,11 @@ select * from contacts.contacts
 where tenant_id = $1 and (phone = any ($2::text[]) or email = $3)
 order by contact_id limit 1000 for update
 
+-- name: recipient_by_address
+select contact_id from contacts.contacts
+where tenant_id = $1 and (phone = any ($2::text[]) or email = $3)
+order by $4 = any (granted) desc, contact_id limit 1;
+
 -- name: audience_page
 -- One page of a campaign's audience on one channel: those with an address there, with what stands against writing.
 select c.contact_id, a.address, c.name, c.attributes, c.locale,

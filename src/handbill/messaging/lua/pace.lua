@@ -1,5 +1,7 @@
 -- Tokens for some messages of one number, in their order; taken right before the requests are written.
--- KEYS: number, tenant, then one key per person. ARGV: interval and burst of number, tenant (interval 0: no limit), pair.
+-- KEYS: number, tenant, then one key per person. ARGV: interval and burst of number, tenant (interval 0: no limit), pair;
+-- then how many microseconds ahead tokens of number and tenant may be reserved (0: only those that are there). What is
+-- reserved is gone for everybody else at once; the caller waits for the time in the answer before it sends.
 -- Answer: microseconds until the next token of number or tenant (0: none was missing), then per message
 -- 0 = taken, n > 0 = this person only in n microseconds, -1 = no token left.
 -- The rule is limits.take, in whole microseconds. A number or tenant that Redis has never heard of, or has forgotten,
@@ -19,9 +21,10 @@ for i = 1, 2 do
   tats[i] = kept(KEYS[i]) or (now + (bursts[i] - 1) * intervals[i])
 end
 
+local reserve = tonumber(ARGV[7])
 local answer, wait = {0}, 0
 for place = 3, #KEYS do
-  if wait > 0 then
+  if wait > reserve then
     answer[#answer + 1] = -1
   else
     for i = 1, 2 do
@@ -29,7 +32,7 @@ for place = 3, #KEYS do
         wait = math.max(wait, tats[i] - (bursts[i] - 1) * intervals[i] - now)
       end
     end
-    if wait > 0 then
+    if wait > reserve then
       answer[#answer + 1] = -1
     else
       local pair = kept(KEYS[place]) or 0

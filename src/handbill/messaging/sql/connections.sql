@@ -62,6 +62,7 @@ select sealed from messaging.connections where tenant_id = $1 and connection_id 
 -- name: delete_connection
 delete from messaging.connections c where c.tenant_id = $1 and c.connection_id = $2
     and not exists (select from messaging.campaigns x where x.tenant_id = $1 and x.connection_id = $2)
+    and not exists (select from messaging.single_messages x where x.tenant_id = $1 and x.connection_id = $2)
 returning c.connection_id;
 
 -- name: put_number
@@ -84,6 +85,11 @@ delete from messaging.numbers n where n.tenant_id = $1 and n.connection_id = $2 
     and not exists (
         select from messaging.campaigns c
         where c.tenant_id = $1 and n.number_id = any (c.numbers) and c.state in ('draft', 'scheduled', 'queued', 'running', 'paused')
+    )
+    and not exists (
+        select from messaging.messages m
+        where m.tenant_id = $1 and m.campaign_id is null and m.number_id = n.number_id and m.state = 'pending'
+            and (m.attempts > 0) = any (array[false, true])
     )
 returning n.number_id;
 

@@ -73,6 +73,9 @@ judged as (
                 where o.tenant_id = $1 and o.channel = p.channel and o.address = p.address
                     and o.claimed_at > $5 - make_interval(hours => l.cap_hours)
                     and (o.state not in ('pending', 'skipped', 'failed') or o.reason = 'unknown')
+                    and (o.campaign_id is not null or exists (  -- a receipt or an answer uses nothing of it up
+                        select from messaging.single_messages x
+                        where x.tenant_id = o.tenant_id and x.message_id = o.message_id and x.purpose = 'marketing'))
             ) >= l.cap_count then 'person_cap'
             else f.reason
         end as no,
@@ -194,9 +197,10 @@ order by n.tenant_id, n.number_id limit 1000;
 -- name: record_attempts
 update messaging.messages m
 set state = 'sending', attempts = m.attempts + 1, attempted_at = $4, wamid = null
-from unnest($1::int[], $2::uuid[], $3::uuid[]) as a (tenant_id, message_id, claim), messaging.campaigns c
+from unnest($1::int[], $2::uuid[], $3::uuid[]) as a (tenant_id, message_id, claim)
 where m.tenant_id = a.tenant_id and m.message_id = a.message_id and m.claim = a.claim and coalesce(m.state, '') = 'claimed'
-    and c.tenant_id = m.tenant_id and c.campaign_id = m.campaign_id and c.state = 'running'
+    and (m.campaign_id is null or exists (  -- a single message has none
+        select from messaging.campaigns c where c.tenant_id = m.tenant_id and c.campaign_id = m.campaign_id and c.state = 'running'))
     and not exists (select from messaging.switches s where s.tenant_id = m.tenant_id and s.stopped)
 returning m.message_id;
 
@@ -241,7 +245,7 @@ where m.tenant_id = a.tenant_id and m.message_id = a.message_id and h.tenant_id 
         when 'back' then m.state = 'claimed'
         when 'skipped' then m.state = 'claimed'
     end
-returning m.tenant_id, m.message_id;
+returning m.tenant_id, m.message_id, m.campaign_id is null as single;
 
 -- A claim whose worker is gone, with no attempt recorded: nothing was written, it may go again.
 -- name: sweep_claims
@@ -252,7 +256,8 @@ from (
     where state = 'claimed' and claimed_at < $1
     order by tenant_id, message_id limit $2 for update skip locked
 ) x
-where m.tenant_id = x.tenant_id and m.message_id = x.message_id and m.state = 'claimed';
+where m.tenant_id = x.tenant_id and m.message_id = x.message_id and m.state = 'claimed'
+returning m.tenant_id, m.message_id, m.campaign_id is null as single;
 
 -- An attempt without an answer: it may have arrived. Only a webhook can tell.
 -- name: sweep_attempts
@@ -263,7 +268,8 @@ from (
     where state = 'sending' and attempted_at < $1
     order by tenant_id, message_id limit $2 for update skip locked
 ) x
-where m.tenant_id = x.tenant_id and m.message_id = x.message_id and m.state = 'sending';
+where m.tenant_id = x.tenant_id and m.message_id = x.message_id and m.state = 'sending'
+returning m.tenant_id, m.message_id, m.campaign_id is null as single;
 
 -- The deadline: no webhook has told. Failed, never sent again by a machine; a webhook that comes later still lifts it.
 -- name: sweep_unknown
@@ -274,7 +280,8 @@ from (
     where state = 'unknown' and attempted_at < $1
     order by tenant_id, message_id limit $2 for update skip locked
 ) x
-where m.tenant_id = x.tenant_id and m.message_id = x.message_id and m.state = 'unknown';
+where m.tenant_id = x.tenant_id and m.message_id = x.message_id and m.state = 'unknown'
+returning m.tenant_id, m.message_id, m.campaign_id is null as single;
 
 -- name: pause_number
 update messaging.numbers set paused_until = $3, pause_reason = $4, updated_at = $5

@@ -1,0 +1,31 @@
+"""Where a provider sends its webhooks: the address of each connection and the token that proves a subscription."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from uuid import UUID
+
+from handbill.kit.public_url import PublicUrl
+from handbill.messaging.links import Callback
+
+
+class Callbacks:
+    """Made from the installation's secret and its public address; kept nowhere."""
+
+    def __init__(self, verify_key: bytes, public_url: PublicUrl) -> None:
+        self._verify_key = verify_key
+        self._public_url = public_url
+
+    def path(self, connection_id: UUID) -> str:
+        return f"/webhooks/whatsapp/{connection_id}"
+
+    def url_if_set(self, connection_id: UUID) -> str | None:
+        return self._public_url.link_if_set(self.path(connection_id))
+
+    def verify_token(self, connection_id: UUID) -> str:
+        return hmac.new(self._verify_key, connection_id.bytes, hashlib.sha256).hexdigest()[:40]
+
+    def callback(self, connection_id: UUID) -> Callback:
+        """What the provider's app is given. Raises Conflict while the public address is not set."""
+        return Callback(self._public_url.link(self.path(connection_id)), self.verify_token(connection_id))
