@@ -26,7 +26,16 @@ from handbill.messaging.consequences import Consequences
 from handbill.messaging.dispatch import Dispatcher
 from handbill.messaging.hearing import GOOD, template_changed
 from handbill.messaging.hooks_out import QUEUE, Hooks
-from handbill.messaging.links import Connection, ConnectionPatch, NewConnection, NumberView, Safe, Switch, TemplateView
+from handbill.messaging.links import (
+    MAX_NUMBERS,
+    Connection,
+    ConnectionPatch,
+    NewConnection,
+    NumberView,
+    Safe,
+    Switch,
+    TemplateView,
+)
 from handbill.messaging.model import Account, Credentials, NumberInfo, Template, TemplateState, TokenInfo
 from handbill.messaging.providers.port import Provider
 from handbill.messaging.store import S
@@ -176,6 +185,8 @@ class Connections:
         known = await self.read(tenant_id, connection_id)
         info = await self._provider.number(Account(tenant_id, number_id, known.waba_id, str(connection_id)))
         async with self._database.tenant(tenant_id) as tx:
+            if len(await tx.fetch(S.read_numbers, tenant_id, [connection_id])) >= MAX_NUMBERS:
+                raise Conflict("A connection has at most 1,000 numbers; nothing was changed.", code="TOO_MANY_NUMBERS")
             await self._put(tx, tenant_id, connection_id, info)
             await self._note(tx, tenant_id, actor, "number.add", connection_id, None, {"number_id": number_id})
         return await self.read(tenant_id, connection_id)

@@ -20,7 +20,9 @@ from handbill.messaging.campaigns import Campaigns
 from handbill.messaging.connections import Connections
 from handbill.messaging.consequences import Consequences, Pauses
 from handbill.messaging.dispatch import Dispatcher, TurnPolicy
+from handbill.messaging.drafts import CampaignDrafts
 from handbill.messaging.erasure import Erasure
+from handbill.messaging.estimates import EstimatePolicy, Estimator
 from handbill.messaging.fairness import Fairness
 from handbill.messaging.hearing import Hearing
 from handbill.messaging.hooks import HookDesk
@@ -31,6 +33,7 @@ from handbill.messaging.launch import Launcher
 from handbill.messaging.limits import PAIR_KEPT, Pace
 from handbill.messaging.links import Safe
 from handbill.messaging.model import Account
+from handbill.messaging.opt_out_words import OptOutWordService
 from handbill.messaging.pacer import Pacer
 from handbill.messaging.ports import AudiencePage, Contacts, Recipient
 from handbill.messaging.providers.port import Provider
@@ -41,18 +44,23 @@ from handbill.messaging.token_states import TokenStates
 from handbill.tenants.service import Audit
 
 __all__ = [
-    "STATE", "AudiencePage", "Contacts", "KeeperPolicy", "MessagingPolicy", "MessagingService", "Pauses", "Recipient",
+    "STATE", "AudiencePage", "Contacts", "EstimatePolicy", "KeeperPolicy", "MessagingPolicy", "MessagingService", "Pauses", "Recipient",
     "TurnPolicy", "load_sealed",
 ]  # fmt: skip
 
 STATE = (
     StateTable("messaging.switches", ("tenant_id",), frozenset({"updated_at"})),
+    StateTable("messaging.opt_out_words", ("tenant_id",), frozenset({"updated_at"})),
     StateTable("messaging.connections", ("tenant_id", "connection_id"), frozenset({"updated_at", "sealed"})),
     StateTable(
         "messaging.numbers", ("tenant_id", "number_id"), frozenset({"turn", "turn_until", "throttled", "updated_at"})
     ),
     StateTable("messaging.templates", ("tenant_id", "connection_id", "name", "language")),
-    StateTable("messaging.campaigns", ("tenant_id", "campaign_id"), frozenset({"updated_at", "spent"})),
+    StateTable(
+        "messaging.campaigns",
+        ("tenant_id", "campaign_id"),
+        frozenset({"updated_at", "spent", "estimate", "failed_code", "failed_in_row"}),
+    ),
     StateTable("messaging.messages", ("tenant_id", "message_id"), frozenset({"claim"})),
     StateTable("messaging.reached", ("tenant_id", "portfolio", "address")),
     StateTable("messaging.undeliverable", ("tenant_id", "channel", "address")),
@@ -69,6 +77,7 @@ class MessagingPolicy(msgspec.Struct, frozen=True):
     turn: TurnPolicy = TurnPolicy()
     keeper: KeeperPolicy = KeeperPolicy()
     pauses: Pauses = Pauses()
+    estimate: EstimatePolicy = EstimatePolicy()
     pair: Pace = PAIR_KEPT
 
 
@@ -104,12 +113,17 @@ class MessagingService:
         )
         self.keeper = Keeper(database, outbox, self.dispatcher, self.consequences, self.hooks, clock, policy.keeper)
         self.launcher = Launcher(database, outbox, contacts, self.dispatcher, self.consequences, clock, ids)
-        self.campaigns = Campaigns(database, audit, contacts, self.dispatcher, self.keeper, clock, ids)
+        estimator = Estimator(database, contacts, clock, policy.turn, policy.estimate)
+        self.campaigns = Campaigns(database, audit, contacts, self.dispatcher, self.keeper, estimator, clock, ids)
+        self.drafts = CampaignDrafts(database, audit, clock, ids)
         self.connections = Connections(
             database, audit, provider, safe, self.dispatcher, self.hooks, self.consequences, outbox, clock, ids,
             verify_key,
         )  # fmt: skip
-        hearing = Hearing(contacts, self.consequences, self.hooks, outbox, clock)
+        self.opt_out_words = OptOutWordService(database, audit, clock)
+        hearing = Hearing(
+            contacts, self.consequences, self.hooks, outbox, clock, self.opt_out_words, policy.turn.pause_after
+        )
         self.incoming = Incoming(database, audit, safe, self.connections.verify_token, hearing, clock)
         self.hook_desk = HookDesk(database, audit, self.hooks, seal, http, clock, ids)
         self.fairness = Fairness(database, clock)
