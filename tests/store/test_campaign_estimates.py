@@ -1,4 +1,4 @@
-"""What an estimate says beside what a campaign comes to: with nothing changing in between, the same for every reason."""
+"""What an estimate says beside what a campaign comes to: the same for every reason, if nothing changes in between."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from handbill.fake_graph.model import Config
@@ -122,7 +122,12 @@ PEOPLE = st.lists(
 )
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=15,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+)
 @given(drawn=PEOPLE, purpose=st.sampled_from(["marketing", "utility"]), is_text=st.booleans(), is_capped=st.booleans())
 async def test_an_estimate_is_the_outcome_for_every_reason(
     sender: Sender, drawn: list[tuple[Any, ...]], purpose: str, is_text: bool, is_capped: bool

@@ -11,7 +11,7 @@ import pytest
 from handbill.adstats import model as adstats
 from handbill.banners import model as banners
 from handbill.infra.postgres import Database
-from handbill.messaging import hooks, links, plan
+from handbill.messaging import drafts, hooks, links, opt_out_words, plan
 from handbill.segments import model as segments
 from handbill.tenants import model as tenants
 
@@ -40,8 +40,11 @@ WRITERS: dict[str, tuple[type[msgspec.Struct], ...]] = {
     "banners.placements.description": PLACEMENT,
     "banners.placements.slug": PLACEMENT,
     "adstats.fb_connections.look_back_days": (adstats.NewConnection, adstats.ConnectionPatch),
-    "messaging.campaigns.name": (plan.NewCampaign,),
-    "messaging.campaigns.numbers": (plan.NewCampaign,),
+    "messaging.campaigns.name": (plan.NewCampaign, drafts.CampaignPatch),
+    "messaging.campaigns.numbers": (plan.NewCampaign, drafts.CampaignPatch),
+    "messaging.opt_out_words.start": (opt_out_words.NewOptOutWords,),
+    "messaging.opt_out_words.stop": (opt_out_words.NewOptOutWords,),
+    "messaging.opt_out_words.without": (opt_out_words.NewOptOutWords,),
     "messaging.connections.name": (links.NewConnection, links.ConnectionPatch),
     "messaging.hooks.url": (hooks.NewHook, hooks.HookPatch),
     "segments.segments.name": (segments.NewSegment, segments.SegmentPatch),

@@ -140,9 +140,11 @@ def test_whole_messages_are_matched(text: str, preference: str | None) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["Cancel", "cancelar", "取消", "Отмена", "İptal", "batal", "hủy", "Annulla", "End", "Quit", "Weiter", "Alta"]
-    + ["Resume", "voltar", "reanudar", "riprendi", "reprendre", "开始", "再開", "mulai", "bắt đầu"],
-)
+    [
+        "Cancel", "cancelar", "取消", "Отмена", "İptal", "batal", "hủy", "Annulla", "End", "Quit", "Weiter", "Alta",
+        "Resume", "voltar", "reanudar", "riprendi", "reprendre", "开始", "再開", "mulai", "bắt đầu",
+    ],
+)  # fmt: skip
 def test_words_that_may_mean_something_else_do_nothing(text: str) -> None:
     keywords = OptOutKeywords()
     assert keywords.match(text) is None

@@ -1,4 +1,4 @@
-"""Drafts of campaigns over HTTP, and the tenant's opt-out words."""
+"""One campaign over HTTP: read, changed, deleted, copied; and the tenant's opt-out words."""
 
 from __future__ import annotations
 
@@ -37,6 +37,16 @@ class CloneRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class DraftRoutes(Controller):
     path = "/admin/messaging/campaigns"
     tags = ("Message campaigns",)
+
+    @get(
+        "/{campaign_id:uuid}",
+        operation_id="getMessageCampaign",
+        opt={"scope": _READ, "example": examples.CAMPAIGN},
+    )
+    async def read(self, messaging: Messaging, principal: Who, campaign_id: Id) -> Response[Campaign]:
+        """One campaign."""
+        found = await messaging.campaigns.read(principal.tenant_id, campaign_id)
+        return Response(found, headers={"ETag": etag(found.version)})
 
     @patch(
         "/{campaign_id:uuid}",

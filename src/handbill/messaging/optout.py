@@ -1,8 +1,8 @@
 """Whether a person's message asks for no more messages, or for messages again. Whole messages only: "stop by tomorrow"
 is no opt-out.
 
-Case, accents, punctuation and emoji do not matter. The defaults hold only words that mean nothing else in an answer to a
-shop: "cancel" may mean an order, "continue" a conversation. A tenant chooses languages, adds words or takes some away.
+Case, accents, punctuation and emoji do not matter. The defaults hold only words that mean nothing else in an answer to
+a shop: "cancel" may mean an order, "continue" a talk. A tenant chooses languages, adds words or takes some away.
 """
 
 from __future__ import annotations

@@ -81,8 +81,8 @@ class UsedText(msgspec.Struct, frozen=True, tag="text", forbid_unknown_fields=Tr
 
 class BindingIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     field: Annotated[str, Meta(max_length=200)] | None = None
-    """The field of the contact that fills the variable: `name`, `first_name`, `last_name`, `email`, `phone`, `external_id`,
-    `locale` or `attributes.NAME`; null: always `fallback`."""
+    """The field of the contact that fills the variable: `name`, `first_name`, `last_name`, `email`, `phone`,
+    `external_id`, `locale` or `attributes.NAME`; null: always `fallback`."""
     fallback: Annotated[str, Meta(max_length=1024)] | None = None
     """What fills it where the contact lacks the field; null: the message is skipped."""
 

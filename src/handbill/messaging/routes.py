@@ -88,22 +88,12 @@ class CampaignRoutes(Controller):
         return Response(made, status_code=201, headers={"ETag": etag(made.version)})
 
     @get(
-        "/{campaign_id:uuid}",
-        operation_id="getMessageCampaign",
-        opt={"scope": _READ, "example": examples.CAMPAIGN},
-    )
-    async def read(self, messaging: Messaging, principal: Who, campaign_id: Id) -> Response[Campaign]:
-        """One campaign."""
-        found = await messaging.campaigns.read(principal.tenant_id, campaign_id)
-        return Response(found, headers={"ETag": etag(found.version)})
-
-    @get(
         "/{campaign_id:uuid}/estimate",
         operation_id="estimateMessageCampaign",
         opt={"scope": _READ, "example": examples.ESTIMATE},
     )
     async def estimate(self, messaging: Messaging, principal: Who, campaign_id: Id) -> Estimate:
-        """What would happen: who gets it, who is skipped and why, how long it takes, what it costs, what stands in the way."""
+        """What would happen: who gets it, who is skipped and why, how long it takes, what it costs."""
         return await messaging.campaigns.estimate(principal.tenant_id, campaign_id)
 
     @get(
@@ -239,6 +229,6 @@ class SwitchRoutes(Controller):
 
 
 handlers = [
-    CampaignRoutes, SwitchRoutes, *draft_routes.handlers, *connection_routes.handlers, *hook_routes.handlers, *inbox_routes.handlers,
-    *incoming_routes.handlers,
+    CampaignRoutes, SwitchRoutes, *draft_routes.handlers, *connection_routes.handlers, *hook_routes.handlers,
+    *inbox_routes.handlers, *incoming_routes.handlers,
 ]  # fmt: skip

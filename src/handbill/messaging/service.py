@@ -44,8 +44,8 @@ from handbill.messaging.token_states import TokenStates
 from handbill.tenants.service import Audit
 
 __all__ = [
-    "STATE", "AudiencePage", "Contacts", "EstimatePolicy", "KeeperPolicy", "MessagingPolicy", "MessagingService", "Pauses", "Recipient",
-    "TurnPolicy", "load_sealed",
+    "STATE", "AudiencePage", "Contacts", "EstimatePolicy", "KeeperPolicy", "MessagingPolicy", "MessagingService",
+    "Pauses", "Recipient", "TurnPolicy", "load_sealed",
 ]  # fmt: skip
 
 STATE = (

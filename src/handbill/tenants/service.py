@@ -45,6 +45,7 @@ from handbill.tenants.model import (
     Tenant,
     TenantPatch,
     TenantSettings,
+    Tier,
 )
 from handbill.tenants.passwords import Passwords
 from handbill.tenants.places import check_region, check_zone
@@ -185,6 +186,17 @@ class TenantService:
             after = await store.read_settings(tx, tenant_id)
         await self._tell(tenant_id)
         return after.shown
+
+    async def set_tier(self, tenant_id: int, tier: Tier, *, actor: str) -> Tenant:
+        """The tier is the administrator's to give: it decides how much of the installation a tenant may use."""
+        async with self._database.worker() as tx:
+            before = _there(await store.read_tenant(tx, tenant_id, lock=True))
+            if before.tier == tier:
+                return before
+            after = await store.update_tenant(tx, structs.replace(before, tier=tier), self._clock.now())
+            await self._note(tx, tenant_id, actor, "tenant.tier", before, before, after)
+        await self._tell(tenant_id)
+        return after
 
     async def sweep(self) -> dict[str, int]:
         """Remove sessions, idempotency keys and exports that have expired, and end erasures that no job works on."""
