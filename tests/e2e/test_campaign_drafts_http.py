@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -50,15 +51,20 @@ async def test_drafts_words_and_tiers_from_outside(
             draft = await over_http(api, key)
             await words_over_http(api, key)
             own = ("--tenant", str(tenant))
-            changed = await command(env, "campaign", "edit", draft, *own, "--change", '{"name": "By hand"}')
+            changed, copy, found, _ = await asyncio.gather(
+                command(env, "campaign", "edit", draft, *own, "--change", '{"name": "By hand"}'),
+                command(env, "campaign", "clone", draft, *own, "--name", "Copy"),
+                command(env, "campaign", "words", *own, "--language", "de", "--stop", "Genug"),
+                tier(env, api, key, tenant),
+            )
             assert changed["name"] == "By hand"
-            assert (await command(env, "campaign", "estimate", draft, *own))["audience"] == 0
-            copy = await command(env, "campaign", "clone", draft, *own, "--name", "Copy")
-            await command(env, "campaign", "delete", copy["campaign_id"], *own)
-            (await api("GET", f"{PATH}/{copy['campaign_id']}", key=key)).problem(404, "CAMPAIGN_NOT_FOUND")
-            found = await command(env, "campaign", "words", *own, "--language", "de", "--stop", "Genug")
             assert (found["languages"], found["stop"], found["start"]) == (["de"], ["Genug"], ["news please"])
-            await tier(env, api, key, tenant)
+            estimate, _ = await asyncio.gather(
+                command(env, "campaign", "estimate", draft, *own),
+                command(env, "campaign", "delete", copy["campaign_id"], *own),
+            )
+            assert estimate["audience"] == 0
+            (await api("GET", f"{PATH}/{copy['campaign_id']}", key=key)).problem(404, "CAMPAIGN_NOT_FOUND")
     async with database.worker() as tx:
         actions = {row["action"] for row in await tx.fetch(AUDITED, tenant)}
     assert {"tenant.tier", "messaging.pace", "opt_out_words.change", "campaign.change", "campaign.delete"} <= actions
@@ -116,7 +122,5 @@ async def tier(env: dict[str, str], api: Api, key: str, tenant: int) -> None:
     raised = await api("PUT", "/admin/messaging/switch", key=key, json={"stopped": False, "per_second": 500})
     raised.problem(400, "INVALID")
     (await api("PATCH", "/admin/tenant", key=key, json={"tier": "enterprise"})).problem(400, "INVALID")
-    code, output = await handbill("tenant", "limits", str(tenant), "--messages-per-second", "fast", env=env)
-    assert (code, "`tier`" in output) == (2, True), output
     back = await command(env, "tenant", "limits", str(tenant), "--messages-per-second", "tier")
     assert back["limits"] == {"tier": "enterprise"}
