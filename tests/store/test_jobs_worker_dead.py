@@ -1,4 +1,4 @@
-"""A worker that dies is noticed long before its locks end; one that lives is not robbed, and one that wakes is fenced."""
+"""A dead worker is noticed long before its locks end; one that lives is not robbed, and one that wakes is fenced."""
 
 from __future__ import annotations
 

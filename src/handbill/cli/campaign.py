@@ -13,8 +13,7 @@ from handbill.cli.frame import JsonFlag, show, table, with_house
 from handbill.kit.errors import Invalid
 
 if TYPE_CHECKING:
-    from handbill.messaging.opt_out_words import NewOptOutWords, OptOutWords
-    from handbill.messaging.service import MessagingService
+    from handbill.messaging.service import MessagingService, NewOptOutWords, OptOutWords
     from handbill.wiring.house import House
 
 T = TypeVar("T")
@@ -92,7 +91,7 @@ def edit(
     as_json: JsonFlag = False,
 ) -> None:
     """Change a draft: what is given and nothing else."""
-    from handbill.messaging.drafts import CampaignPatch
+    from handbill.messaging.service import CampaignPatch
 
     wanted = _id(campaign_id)
     try:
@@ -165,7 +164,7 @@ def words(
 
 def _new_words(fields: dict[str, object]) -> NewOptOutWords:
     from handbill.cli.frame import valid
-    from handbill.messaging.opt_out_words import NewOptOutWords
+    from handbill.messaging.service import NewOptOutWords
 
     return valid(NewOptOutWords, **fields)
 

@@ -357,11 +357,10 @@ class Connections:
             await self._audit.write(tx, tenant_id, actor=actor, action=action, object="switch")
         if not stopped:
             await self._ring(tenant_id)
-        assert row is not None
-        return Switch(**dict(row))
+        return Switch(**dict(row or {}))
 
     async def set_pace(self, tenant_id: int, per_second: int | None, *, actor: str) -> Switch:
-        """The operator's: how fast this tenant may go."""
+        """The administrator's to say: how fast this tenant may go; None: as its tier says."""
         if per_second is not None and not 0 <= per_second <= 100_000:
             raise Invalid("The pace is not valid.", faults=[Fault("per_second", "between 0 and 100,000")])
         async with self._database.tenant(tenant_id) as tx:
@@ -369,8 +368,7 @@ class Connections:
             await self._audit.write(
                 tx, tenant_id, actor=actor, action="messaging.pace", object="switch", after={"per_second": per_second}
             )
-        assert row is not None
-        return Switch(**dict(row))
+        return Switch(**dict(row or {}))
 
     async def _ring(self, tenant_id: int) -> None:
         async with self._database.worker() as tx:

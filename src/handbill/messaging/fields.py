@@ -23,7 +23,7 @@ def find_fault(field: str) -> str | None:
     """Why this is no field of a contact; None if it is one."""
     if field.startswith(ATTRIBUTES) and len(field) > len(ATTRIBUTES):
         return None
-    if field in CONTACT_FIELDS and field != "attributes.NAME":
+    if field in CONTACT_FIELDS:
         return None
     return f"is no field of a contact; {', '.join(CONTACT_FIELDS)} are. For an attribute write `{ATTRIBUTES}{field}`"
 

@@ -20,7 +20,7 @@ from handbill.messaging.campaigns import Campaigns
 from handbill.messaging.connections import Connections
 from handbill.messaging.consequences import Consequences, Pauses
 from handbill.messaging.dispatch import Dispatcher, TurnPolicy
-from handbill.messaging.drafts import CampaignDrafts
+from handbill.messaging.drafts import CampaignDrafts, CampaignPatch
 from handbill.messaging.erasure import Erasure
 from handbill.messaging.estimates import EstimatePolicy, Estimator
 from handbill.messaging.fairness import Fairness
@@ -33,7 +33,7 @@ from handbill.messaging.launch import Launcher
 from handbill.messaging.limits import PAIR_KEPT, Pace
 from handbill.messaging.links import Safe
 from handbill.messaging.model import Account
-from handbill.messaging.opt_out_words import OptOutWordService
+from handbill.messaging.opt_out_words import NewOptOutWords, OptOutWords, OptOutWordService
 from handbill.messaging.pacer import Pacer
 from handbill.messaging.ports import AudiencePage, Contacts, Recipient
 from handbill.messaging.providers.port import Provider
@@ -44,8 +44,8 @@ from handbill.messaging.token_states import TokenStates
 from handbill.tenants.service import Audit
 
 __all__ = [
-    "STATE", "AudiencePage", "Contacts", "EstimatePolicy", "KeeperPolicy", "MessagingPolicy", "MessagingService",
-    "Pauses", "Recipient", "TurnPolicy", "load_sealed",
+    "STATE", "AudiencePage", "CampaignPatch", "Contacts", "EstimatePolicy", "KeeperPolicy", "MessagingPolicy",
+    "MessagingService", "NewOptOutWords", "OptOutWords", "Pauses", "Recipient", "TurnPolicy", "load_sealed",
 ]  # fmt: skip
 
 STATE = (
