@@ -82,8 +82,9 @@ class Book:
     async def opt_out(self, tx: Tx, tenant_id: int, channel: str, address: str, *, source: str, proof: str) -> None:
         await self.suppress(tx, tenant_id, channel, address, "opt_out", None, source)
 
-    async def opt_in(self, tx: Tx, tenant_id: int, channel: str, address: str, *, source: str, proof: str) -> None:
+    async def opt_in(self, tx: Tx, tenant_id: int, channel: str, address: str, *, source: str, proof: str) -> bool:
         await tx.execute(_LIFT, tenant_id, channel, address)
+        return True
 
     def address(self, channel: str, wire: str) -> str:
         return "+" + wire.lstrip("+")

@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 from handbill.fake_graph.model import FIRST_NUMBER, Config, Number
 from handbill.infra.postgres import Database
 from handbill.infra.redis import Keys, Redis
+from handbill.infra.sqlfiles import Sql
 from handbill.jobs.model import Job
 from handbill.kit.clock import SystemClock
+from handbill.kit.telemetry import metrics
 from handbill.messaging.dispatch import TurnPolicy
 from handbill.messaging.fairness import jain
 from handbill.messaging.limits import Pace, take
@@ -28,6 +30,12 @@ from tests.kit.waiting import eventually
 
 LANES = 2
 MakeTenant = Callable[..., Awaitable[int]]
+WAITED = Sql(
+    "update messaging.messages set state = 'accepted', created_at = now() - interval '1 hour',"
+    " due_at = now() + make_interval(secs => $3), attempted_at = now() + make_interval(secs => $4)"
+    " where tenant_id = $1 and message_id = $2",
+    "set_waited",
+)
 
 
 async def test_distinct_tenants_first_then_two_each_then_filled_up(
@@ -170,3 +178,33 @@ async def test_a_forgotten_number_does_not_go_faster(redis: Redis) -> None:
         await redis.call("DEL", keys.tagged("msg", 7, "n", "1"))
     assert taken == [1, 1, 1], "no burst after a wipe"
     assert timedelta(microseconds=tokens.wait_us) <= timedelta(seconds=1)
+
+
+async def test_the_mean_wait_counts_from_the_due_time_and_is_never_negative(
+    database: Database, redis: Redis, engines: Engines, make_tenant: MakeTenant
+) -> None:
+    """A message that was refused until tomorrow has a due time behind its attempt: it says nothing about waiting."""
+    tenant = await make_tenant()
+    book = Book(people(4))
+    async with (
+        graph(Config(numbers=many_numbers(1))) as fake,
+        room(database, redis, engines.postgres_url, fake.url, book) as at,
+    ):
+        connection = await at.connect(tenant, [str(FIRST_NUMBER)])
+        campaign = (await at.started(tenant, connection)).campaign_id
+        await at.service.keeper.begin()
+        await at.service.launcher.write(tenant, campaign)
+        async with database.worker() as tx:
+            rows = await tx.fetch(Sql("select message_id from messaging.messages where tenant_id = $1", "ids"), tenant)
+            for row, (due, tried) in zip(rows, ((-30, -28), (-30, -26), (-30, -24), (86_400, -20)), strict=True):
+                await tx.execute(WAITED, tenant, row["message_id"], due, tried)
+        (own,) = (await at.service.fairness.own(tenant, 60)).tenants
+        assert (own.messages, round(own.wait_s, 3), round(own.wait_p95_s, 3)) == (4, 4.0, 6.0)
+        await at.service.fairness.measure()
+        gauge = metrics.MESSAGING_WAIT.labels(str(tenant))
+        assert round(gauge._value.get(), 3) == 4.0
+        async with database.worker() as tx:
+            for row in rows:
+                await tx.execute(WAITED, tenant, row["message_id"], 86_400, -20)
+        (own,) = (await at.service.fairness.own(tenant, 60)).tenants
+        assert (own.wait_s, own.wait_p95_s) == (0.0, 0.0)

@@ -12,7 +12,7 @@ from handbill.adstats import model as adstats
 from handbill.banners import model as banners
 from handbill.infra.postgres import Database
 from handbill.infra.sqlfiles import Sql
-from handbill.messaging import hooks, links, plan
+from handbill.messaging import drafts, hooks, links, opt_out_words, plan
 from handbill.messaging.singles import model as singles
 from handbill.segments import model as segments
 from handbill.tenants import model as tenants
@@ -45,8 +45,11 @@ WRITERS: dict[str, tuple[type[msgspec.Struct], ...]] = {
     "banners.placements.description": PLACEMENT,
     "banners.placements.slug": PLACEMENT,
     "adstats.fb_connections.look_back_days": (adstats.NewConnection, adstats.ConnectionPatch),
-    "messaging.campaigns.name": (plan.NewCampaign,),
-    "messaging.campaigns.numbers": (plan.NewCampaign,),
+    "messaging.campaigns.name": (plan.NewCampaign, drafts.CampaignPatch),
+    "messaging.campaigns.numbers": (plan.NewCampaign, drafts.CampaignPatch),
+    "messaging.opt_out_words.start": (opt_out_words.NewOptOutWords,),
+    "messaging.opt_out_words.stop": (opt_out_words.NewOptOutWords,),
+    "messaging.opt_out_words.without": (opt_out_words.NewOptOutWords,),
     "messaging.connections.name": (links.NewConnection, links.ConnectionPatch),
     "messaging.hooks.url": (hooks.NewHook, hooks.HookPatch),
     "messaging.single_messages.idempotency_key": (singles.NewMessage, singles.NewReply),

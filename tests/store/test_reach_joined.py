@@ -18,6 +18,7 @@ from handbill.infra.redis import Redis
 from handbill.infra.sqlfiles import Sql
 from handbill.jobs.model import Job, RetryLater
 from handbill.kit.errors import Busy, Conflict, NotFound
+from handbill.messaging.fields import CONTACT_FIELDS
 from handbill.messaging.plan import AudienceSpec
 from handbill.wiring.audience import AddressBook
 from tests.conftest import MakeTenant
@@ -67,24 +68,29 @@ async def test_a_start_takes_back_a_stop_and_nothing_else(book: Book, tenant: in
         one = await book.read(owner, contact)
         return one.granted, one.denied
 
+    await book.consent(tenant, ana, NewConsent("whatsapp", True, "form"), actor=ACTOR)
+    assert await book.opt_in(tenant, "whatsapp", ANA, source="START") is False, "there is nothing to take back"
     for _ in range(2):
         assert await book.opt_out(tenant, "whatsapp", ANA, source="STOP", proof="w1") == 2, "a shared telephone"
         assert await words(tenant, ana) == await words(tenant, shared) == ([], ["whatsapp"])
         assert await book.suppressed(tenant, "whatsapp", [ANA]) == {ANA: "opt_out"}
-        assert await book.opt_in(tenant, "whatsapp", ANA, source="START", proof="w2") == 2
-        assert await words(tenant, ana) == await words(tenant, shared) == (["whatsapp"], [])
+        assert await book.opt_in(tenant, "whatsapp", ANA, source="START", proof="w2")
+        assert await words(tenant, ana) == (["whatsapp"], []), "she had agreed before"
+        assert await words(tenant, shared) == ([], []), "who had not agreed has not agreed now"
         assert await book.suppressed(tenant, "whatsapp", [ANA]) == {}
     log = (await book.consents(tenant, ana, None, 9)).items
-    assert [(one.granted, one.source, one.proof) for one in log] == [(False, "STOP", "w1"), (True, "START", "w2")] * 2
+    assert [(one.granted, one.source, one.proof) for one in log] == [
+        (True, "form", None), *[(False, "STOP", "w1"), (True, "START", "w2")] * 2
+    ]  # fmt: skip
     assert await words(tenant, bob) == await words(other, theirs) == ([], [])
 
     await book.opt_out(tenant, "sms", ANA, source="STOP")
     await book.suppress(tenant, "whatsapp", ANA, "invalid")
-    assert await book.opt_in(tenant, "whatsapp", ANA, source="START") == 2
+    assert not await book.opt_in(tenant, "whatsapp", ANA, source="START")
     assert await book.suppressed(tenant, "whatsapp", [ANA]) == {ANA: "invalid"}, "only their own word is theirs to lift"
     assert await book.suppressed(tenant, "sms", [ANA]) == {ANA: "opt_out"}, "and only on the channel they spoke on"
     assert await words(tenant, ana) == (["whatsapp"], ["sms"])
-    assert await book.opt_in(tenant, "email", "nobody@x.org", source="START") == 0
+    assert not await book.opt_in(tenant, "email", "nobody@x.org", source="START")
     assert await book.opt_out(tenant, "email", "nobody@x.org", source="STOP") == 0
     assert await book.suppressed(tenant, "email", ["nobody@x.org"]) == {"nobody@x.org": "opt_out"}
 
@@ -100,7 +106,8 @@ async def test_a_wish_joins_the_transaction_it_is_heard_in(book: Book, database:
     async with database.worker() as tx:
         await book.opt_out(tenant, "whatsapp", ANA, source="STOP", tx=tx)
         await book.opt_in(tenant, "whatsapp", ANA, source="START", tx=tx)
-    assert (await book.read(tenant, ana.contact_id)).granted == ["whatsapp"]
+    after = await book.read(tenant, ana.contact_id)
+    assert (after.granted, after.denied) == ([], []), "silent as before"
 
 
 # --- imports
@@ -286,4 +293,30 @@ async def test_what_may_not_be_sent_over_the_real_address_book(
         book.opt_in(tenant, "whatsapp", address["denied"], source="START"),
     )
     after = await refused("marketing")
-    assert set(after) == {"standing", "gone", "silent", "other-channel"}
+    assert set(after) == {"denied", "standing", "gone", "silent", "other-channel"}, "a form's no is not theirs to lift"
+
+
+async def test_a_start_lifts_no_denial_that_somebody_else_wrote_down(book: Book, tenant: int) -> None:
+    ana = (await book.create(tenant, NewContact(phone=ANA), actor=ACTOR)).contact_id
+    await book.consent(tenant, ana, NewConsent("whatsapp", True, "form"), actor=ACTOR)
+    await book.consent(tenant, ana, NewConsent("whatsapp", False, "phone call"), actor=ACTOR)
+    assert not await book.opt_in(tenant, "whatsapp", ANA, source="START")
+    await book.opt_out(tenant, "whatsapp", ANA, source="STOP")
+    assert await book.opt_in(tenant, "whatsapp", ANA, source="START"), "the suppression was theirs"
+    assert (await book.read(tenant, ana)).denied == ["whatsapp"]
+
+
+async def test_every_documented_field_fills_a_template(room: Room, service: ContactsService, tenant: int) -> None:
+    attributes = {"city": "Rio", "first_name": "Aninha"}
+    new = NewContact(
+        phone=ANA, email="ana@x.org", external_id="c-1", name="Ana Maria Costa", locale="pt-BR", attributes=attributes
+    )
+    await service.book.create(tenant, new, actor=ACTOR)
+    page = await AddressBook(service, room.segments).audience(tenant, "whatsapp", AudienceSpec(), None, 10)
+    fields = page.recipients[0].fields
+    expected = {
+        "name": "Ana Maria Costa", "first_name": "Aninha", "last_name": "Maria Costa", "email": "ana@x.org",
+        "phone": ANA, "external_id": "c-1", "locale": "pt-BR", "attributes.city": "Rio",
+    }  # fmt: skip
+    assert {name: fields[name] for name in expected} == expected
+    assert {"attributes.NAME" if name == "attributes.city" else name for name in expected} == CONTACT_FIELDS.keys()

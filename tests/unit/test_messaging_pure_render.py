@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from handbill.messaging.model import Template
-from handbill.messaging.optout import START, STOP, Words, plain
+from handbill.messaging.optout import LANGUAGES, START, STOP, OptOutKeywords, plain
 from handbill.messaging.render import (
     Binding,
     Filled,
@@ -113,7 +113,7 @@ def test_preflight_counts_what_sending_would_skip(rows: list[dict[str, Any]]) ->
 
 
 @pytest.mark.parametrize(
-    ("text", "wish"),
+    ("text", "preference"),
     [
         ("STOP", "stop"),
         ("  stop!!! 🙏", "stop"),
@@ -133,24 +133,58 @@ def test_preflight_counts_what_sending_would_skip(rows: list[dict[str, Any]]) ->
         ("stop " * 100, None),
     ],
 )
-def test_whole_messages_are_heard(text: str, wish: str | None) -> None:
-    heard = Words().hear(text)
-    assert (heard.wish if heard else None) == wish
+def test_whole_messages_are_matched(text: str, preference: str | None) -> None:
+    match = OptOutKeywords().match(text)
+    assert (match.preference if match else None) == preference
 
 
-def test_every_word_of_the_lists_is_heard_and_stop_wins() -> None:
-    words = Words()
-    for wish, lists in (("stop", STOP), ("start", START)):
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Cancel", "cancelar", "取消", "Отмена", "İptal", "batal", "hủy", "Annulla", "End", "Quit", "Weiter", "Alta",
+        "Resume", "voltar", "reanudar", "riprendi", "reprendre", "开始", "再開", "mulai", "bắt đầu",
+    ],
+)  # fmt: skip
+def test_words_that_may_mean_something_else_do_nothing(text: str) -> None:
+    keywords = OptOutKeywords()
+    assert keywords.match(text) is None
+    assert keywords.match_reply("button", text, text) is None
+
+
+def test_a_button_counts_by_its_payload_alone() -> None:
+    keywords = OptOutKeywords()
+    assert keywords.match_reply("button", "Stop", "stop-the-timer") is None
+    assert keywords.match_reply("interactive", "Unsubscribe", "row 3") is None
+    for payload in ("STOP", "OPT_OUT"):
+        match = keywords.match_reply("button", "No, thanks", payload)
+        assert match is not None
+        assert match.preference == "stop"
+    assert keywords.match_reply("text", "hello", "STOP") is None, "a text has no payload of ours"
+
+
+def test_every_word_of_the_lists_is_matched_and_stop_wins() -> None:
+    keywords = OptOutKeywords()
+    for preference, lists in (("stop", STOP), ("start", START)):
+        assert lists.keys() == set(LANGUAGES)
         for word in (word for listed in lists.values() for word in listed):
-            heard = words.hear(word.upper())
-            assert heard is not None, word
-            assert heard.wish == wish, word
+            match = keywords.match(word.upper())
+            assert match is not None, word
+            assert match.preference == preference, word
 
 
-def test_a_tenant_has_words_of_its_own() -> None:
-    words = Words(more_stop=["Adiós", "start"], more_start=["hola"], without=["end"])
-    assert words.hear("end") is None
-    assert [words.hear(text).wish for text in ("adios", "HOLA", "start")] == ["stop", "start", "stop"]  # type: ignore[union-attr]
+def test_a_tenant_has_languages_and_words_of_its_own() -> None:
+    keywords = OptOutKeywords(stop=["Adiós", "start"], start=["hola"], without=["Remove me"])
+    assert keywords.match("remove me") is None
+    found = [keywords.match(text) for text in ("adios", "HOLA", "start")]
+    assert [one and one.preference for one in found] == ["stop", "start", "stop"]
+    german = OptOutKeywords(["de"])
+    assert german.match("abmelden") is not None
+    assert german.match("sair") is None
+
+
+def test_a_long_message_is_not_looked_at() -> None:
+    assert OptOutKeywords().match("stop" + " " * 200) is None
+    assert plain("\ufdfa" * 160) != "", "each of these letters stands for eighteen"
 
 
 @given(st.text(max_size=60))

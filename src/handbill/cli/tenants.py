@@ -6,9 +6,10 @@ import getpass
 import sys
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 from uuid import UUID
 
+import msgspec
 import typer
 
 from handbill.cli.frame import JsonFlag, show, table, valid, with_house
@@ -18,6 +19,11 @@ if TYPE_CHECKING:
     from handbill.wiring.house import House
 
 T = TypeVar("T")
+
+
+class NewTier(msgspec.Struct, frozen=True):
+    tier: Literal["standard", "enterprise"]
+
 
 ACTOR = "cli"
 TenantArgument = Annotated[str, typer.Argument(metavar="TENANT", help="The tenant's slug or number.")]
@@ -95,21 +101,45 @@ def tenant_limits(
     events_per_second: Annotated[
         float | None, typer.Option(min=0, help="Product events a second; 0: no limit.")
     ] = None,
+    tier: Annotated[str | None, typer.Option(help="standard or enterprise: how fast it sends messages.")] = None,
+    messages_per_second: Annotated[
+        str | None, typer.Option(metavar="N|tier", help="Messages a second; 0: no limit; tier: what the tier says.")
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Show what this tenant may send where that differs from the settings, and change what is given."""
+    """Show what this tenant may send where that differs from the settings, and change what is given.
+
+    It takes effect at once. Only whoever runs the installation may do this: no route offers it to a tenant.
+    """
     given = {"events_per_day": events_per_day, "events_per_second": events_per_second}
     wanted = {name: float(value) for name, value in given.items() if value is not None}
+    new_tier = None if tier is None else valid(NewTier, tier=tier).tier
+    pace = _messages_per_second(messages_per_second)
 
-    async def verb(house: House, number: int) -> dict[str, float]:
-        known = (await house.tenants.directory.profile(number)).settings.limits
-        if not wanted:
-            return known
-        return (await house.tenants.set_limits(number, {**known, **wanted}, actor=ACTOR)).limits
+    async def verb(house: House, number: int) -> dict[str, float | str]:
+        before = (await house.tenants.directory.profile(number)).settings.limits
+        if wanted:
+            await house.tenants.set_limits(number, {**before, **wanted}, actor=ACTOR)
+        if new_tier is not None:
+            await house.tenants.set_tier(number, new_tier, actor=ACTOR)
+        if messages_per_second is not None:
+            await house.messaging.connections.set_pace(number, pace, actor=ACTOR)
+        tenant, settings = await house.tenants.get_tenant(number)
+        switch = await house.messaging.connections.switch(number)
+        own = {} if switch.per_second is None else {"messages_per_second": float(switch.per_second)}
+        return {**settings.limits, **own, "tier": tenant.tier}
 
     found = _of(slug, verb)
-    rows = [(name, f"{value:g}") for name, value in sorted(found.items())]
+    rows = [(name, value if isinstance(value, str) else f"{value:g}") for name, value in sorted(found.items())]
     show({"tenant": slug, "limits": found}, as_json, lambda: table(("limit", "value"), rows))
+
+
+def _messages_per_second(text: str | None) -> int | None:
+    if text is None or text == "tier":
+        return None
+    if not text.isdecimal() or len(text) > 6:
+        raise Invalid(f"--messages-per-second is a whole number or `tier`, not {text!r}. Nothing was changed.")
+    return int(text)
 
 
 @key.command("create")

@@ -227,19 +227,31 @@ class Book:
         proof: str | None = None,
         actor: str = "system",
         tx: Tx | None = None,
-    ) -> int:
-        """They said start: what their own stop had put in the way goes, and every contact with it has agreed."""
+    ) -> bool:
+        """They said start: their own earlier stop is lifted; false where there was none.
+
+        Each contact with the address is as it was before that stop: agreed where it had agreed, and silent where it had
+        never said anything. A denial that somebody else wrote down stays.
+        """
         if tx is None:
             async with self._database.tenant(tenant_id) as own:
                 return await self.opt_in(tenant_id, channel, address, source=source, proof=proof, actor=actor, tx=own)
-        await store.lift_opt_out(tx, tenant_id, channel, address)
+        lifted = await store.lift_opt_out(tx, tenant_id, channel, address)
         numbers = phones.forms(address) if channel != "email" else ()
         found = await store.find_by_address(tx, tenant_id, numbers, address if channel == "email" else None)
-        said = NewConsent(channel, True, source[:200] or "opt-in", proof)
-        for contact in found:
-            await self._said(tx, tenant_id, contact, said, actor)
-        await self._audit.write(tx, tenant_id, actor=actor, action="contact.opt_in", object=f"{channel}: {len(found)}")
-        return len(found)
+        before = await store.consent_before_opt_out(tx, tenant_id, channel, [one.contact_id for one in found])
+        agreed = NewConsent(channel, True, source[:200] or "opt-in", proof)
+        changed = [one for one in found if one.contact_id in before and channel in one.denied]
+        for contact in changed:
+            if before[contact.contact_id]:
+                await self._said(tx, tenant_id, contact, agreed, actor)
+            elif before[contact.contact_id] is None:
+                silent = structs.replace(contact, denied=sorted(set(contact.denied) - {channel}))
+                await store.update_contact(tx, tenant_id, silent, self._clock.now())
+        if lifted or changed:
+            action = f"{channel}: {len(changed)}"
+            await self._audit.write(tx, tenant_id, actor=actor, action="contact.opt_in", object=action)
+        return bool(lifted or changed)
 
     async def lift(self, tenant_id: int, channel: Channel, address: str, *, actor: str) -> None:
         wanted = address_of(channel, address, await self._region_of(tenant_id, address, None))

@@ -172,6 +172,8 @@ class Recipient(msgspec.Struct, frozen=True):
     """Why the address must not be written to, if so."""
     external_id: str | None = None
     """The tenant's own id of the contact, which is also its distinct id among people."""
+    phone: str | None = None
+    email: str | None = None
 
 
 class Column(msgspec.Struct, frozen=True):

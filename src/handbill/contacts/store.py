@@ -133,7 +133,7 @@ async def audience_page(
     return [
         Recipient(
             row["contact_id"], row["address"], row["name"], msgspec.json.decode(row["attributes"]), row["locale"],
-            row["granted"], row["denied"], row["suppressed"], row["external_id"],
+            row["granted"], row["denied"], row["suppressed"], row["external_id"], row["phone"], row["email"],
         )
         for row in rows
     ]  # fmt: skip
@@ -171,6 +171,14 @@ async def put_suppression(tx: Tx, tenant_id: int, new: Suppression) -> Suppressi
 async def lift_suppression(tx: Tx, tenant_id: int, channel: str, address: str) -> Suppression | None:
     row = await tx.fetchrow(S.lift_suppression, tenant_id, channel, address)
     return None if row is None else _suppression(row)
+
+
+async def consent_before_opt_out(
+    tx: Tx, tenant_id: int, channel: str, contact_ids: Sequence[UUID]
+) -> dict[UUID, bool | None]:
+    """Of the contacts whose latest line is an opt-out of their own: what the last other line said; None without one."""
+    rows = await tx.fetch(S.consent_before_opt_out, tenant_id, channel, list(contact_ids))
+    return {row["contact_id"]: row["granted_before"] for row in rows if row["opted_out"]}
 
 
 async def lift_opt_out(tx: Tx, tenant_id: int, channel: str, address: str) -> bool:

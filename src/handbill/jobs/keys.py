@@ -51,6 +51,15 @@ class QueueKeys:
     def some(self, *names: str) -> tuple[str, ...]:
         return tuple(self._known[name] for name in names)
 
+    @property
+    def workers(self) -> str:
+        """HASH worker -> 0, or since when (ms) it is silent: those that say that they live."""
+        return f"{self.base}hb:workers"
+
+    def alive(self, worker_id: str) -> str:
+        """There as long as the worker says that it lives."""
+        return f"{self.base}hb:alive:{worker_id}"
+
     def held(self, worker_id: str) -> str:
         """HASH tenant -> lanes it holds in this worker."""
         return f"{self.base}hb:held:{worker_id}"

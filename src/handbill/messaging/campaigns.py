@@ -4,42 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from decimal import Decimal
 from uuid import UUID
 
+import msgspec
 from msgspec.structs import replace
 
 from handbill.infra.postgres import Database, Tx
 from handbill.kit import pages
 from handbill.kit.clock import Clock
-from handbill.kit.errors import Conflict, Fault, Invalid, NotFound
+from handbill.kit.errors import Busy, Conflict, Fault, NotFound
 from handbill.kit.ids import Ids
 from handbill.kit.pages import Page
+from handbill.kit.telemetry import logs
 from handbill.messaging import checks, store
 from handbill.messaging.dispatch import Dispatcher
+from handbill.messaging.drafts import choose_numbers
+from handbill.messaging.estimate_differences import find_differences
+from handbill.messaging.estimate_model import Estimate, Verified
+from handbill.messaging.estimates import Estimator, parse_estimate
 from handbill.messaging.keeper import Keeper
-from handbill.messaging.launch import number_of
-from handbill.messaging.model import Template
+from handbill.messaging.launch import assign_senders
 from handbill.messaging.plan import (
     AudienceSpec,
     Campaign,
-    Estimate,
     MessageState,
     MessageView,
     NewCampaign,
     Outcomes,
     State,
-    UsedTemplate,
-    Verified,
 )
 from handbill.messaging.ports import Contacts, Recipient
-from handbill.messaging.render import preflight, unbound, unsupported
 from handbill.messaging.store import S
 from handbill.tenants.service import Audit
 
-LOOK_AT, LOOK_PAGES = 20_000, 100
-"""People that an estimate looks at one by one, and pages of the address book that it turns to find them: a small
-segment of a large book. Beyond that it says that it is not whole."""
+_log = logs.get("messaging")
 
 
 class Campaigns:
@@ -50,6 +48,7 @@ class Campaigns:
         contacts: Contacts,
         dispatcher: Dispatcher,
         keeper: Keeper,
+        estimator: Estimator,
         clock: Clock,
         ids: Ids,
     ) -> None:
@@ -58,6 +57,7 @@ class Campaigns:
         self._contacts = contacts
         self._dispatcher = dispatcher
         self._keeper = keeper
+        self._estimator = estimator
         self._clock = clock
         self._ids = ids
 
@@ -68,7 +68,7 @@ class Campaigns:
         now = self._clock.now()
         checks.new_campaign(new, now)
         async with self._database.tenant(tenant_id) as tx:
-            numbers = await self._numbers(tx, tenant_id, new.connection_id, new.numbers)
+            numbers = await choose_numbers(tx, tenant_id, new.connection_id, new.numbers)
             zone = await tx.fetchval(S.tenant_zone, tenant_id)
             made = await store.insert_campaign(
                 tx, tenant_id, self._ids.new(), new, numbers, new.purpose, zone or "UTC", actor, now
@@ -98,50 +98,25 @@ class Campaigns:
     async def outcomes(self, tenant_id: int, campaign_id: UUID) -> Outcomes:
         async with self._database.tenant(tenant_id) as tx:
             _there(await store.read_campaign(tx, tenant_id, campaign_id))
-            rows = await tx.fetch(S.count_states, tenant_id, campaign_id)
-        states: dict[str, int] = {}
-        reasons: dict[str, dict[str, int]] = {}
-        for row in rows:
-            states[row["state"]] = states.get(row["state"], 0) + row["messages"]
-            if row["reason"] is not None:
-                reasons.setdefault(row["state"], {})[row["reason"]] = row["messages"]
-        return Outcomes(states, reasons)
+            return await _count_states(tx, tenant_id, campaign_id)
 
     async def verify(self, tenant_id: int, campaign_id: UUID) -> Verified:
-        """Each recipient has exactly one outcome, and each that was not sent a reason: counted anew from the rows."""
+        """Each recipient has exactly one outcome, and each that was not sent a reason: counted anew from the rows.
+
+        Beside it the estimate that the campaign was started with, and each figure that came out differently.
+        """
         async with self._database.tenant(tenant_id) as tx:
             campaign = _there(await store.read_campaign(tx, tenant_id, campaign_id))
             row = await tx.fetchrow(S.verify_campaign, tenant_id, campaign_id)
+            estimate = parse_estimate(await tx.fetchval(S.read_estimate, tenant_id, campaign_id))
+            outcomes = await _count_states(tx, tenant_id, campaign_id)
         assert row is not None
-        return checks.verified(campaign, dict(row))
+        differences = find_differences(estimate, campaign.audience_size, outcomes.states, outcomes.reasons)
+        return checks.verified(campaign, dict(row), estimate, differences)
 
     async def estimate(self, tenant_id: int, campaign_id: UUID) -> Estimate:
-        """Before the first message: who lacks a variable, what it would cost, and what stands in the way."""
-        campaign = await self.read(tenant_id, campaign_id)
-        template, problems = await self._template(tenant_id, campaign)
-        seen = ready = too_long = 0
-        missing: dict[str, int] = {}
-        after: UUID | None = None
-        for _ in range(LOOK_PAGES):
-            page = await self._contacts.audience(tenant_id, campaign.channel, campaign.audience, after, 1_000)
-            people = [person.fields for person in page.recipients]
-            seen += len(people)
-            if template is None:
-                ready += len(people)
-            else:
-                found = preflight(template, campaign.bound, people)
-                ready, too_long = ready + found.ready, too_long + found.too_long
-                for key, count in found.missing.items():
-                    missing[key] = missing.get(key, 0) + count
-            after = page.after
-            if after is None or seen >= LOOK_AT:
-                break
-        cost = campaign.price * ready
-        within = campaign.spend_cap is None or cost <= campaign.spend_cap
-        return Estimate(
-            seen, ready, missing, too_long, campaign.price, Decimal(cost), campaign.currency, within, problems,
-            whole=after is None,
-        )  # fmt: skip
+        """What would happen if it began now, or at its own time: who is skipped and why, how long, how much."""
+        return await self._estimator.estimate(tenant_id, await self.read(tenant_id, campaign_id))
 
     # --- moving
 
@@ -149,22 +124,19 @@ class Campaigns:
         """Now, or at a time: the poller begins it, fairly among all tenants."""
         checks.refuse(checks.time_faults("at", at, self._clock.now()), "nothing was scheduled")
         before = await self.read(tenant_id, campaign_id)
-        _, problems = await self._template(tenant_id, before)
-        if problems:
-            raise Conflict(
-                "The campaign cannot be sent as it is; nothing was scheduled.",
-                code="CAMPAIGN_NOT_READY",
-                faults=[Fault("content", problem) for problem in problems],
-            )
+        await self._refuse_unsendable(tenant_id, before, "nothing was scheduled")
         now = self._clock.now()
         when = at or before.scheduled_at or now
         if before.expires_at is not None and max(when, now) >= before.expires_at:
             raise Conflict("The campaign would begin after its end; nothing was scheduled.", code="CAMPAIGN_NOT_READY")
+        _allowed(before, ("draft", "scheduled"), "started")
+        estimate = await self._estimate_at_start(tenant_id, before, when)
         async with self._database.tenant(tenant_id) as tx:
             before = _there(await store.read_campaign(tx, tenant_id, campaign_id, lock=True))
             _allowed(before, ("draft", "scheduled"), "started")
             state: State = "scheduled" if when > now else "queued"
             after = await store.move_campaign(tx, tenant_id, campaign_id, state, now, scheduled_at=when)
+            await tx.execute(S.keep_estimate, tenant_id, campaign_id, estimate)
             await self._note(tx, tenant_id, actor, "campaign.start", after, before)
         return after
 
@@ -227,9 +199,7 @@ class Campaigns:
         """The same words to a few addresses, as a campaign of its own that counts for nothing else."""
         now = self._clock.now()
         source = await self.read(tenant_id, campaign_id)
-        _, problems = await self._template(tenant_id, source)
-        if problems:
-            raise Conflict("The campaign cannot be sent as it is: " + "; ".join(problems), code="CAMPAIGN_NOT_READY")
+        await self._refuse_unsendable(tenant_id, source, "nothing was sent")
         new = NewCampaign(
             f"Test: {source.name}"[:200], source.connection_id, source.content, bindings=source.bindings,
             audience=AudienceSpec(), price=source.price, currency=source.currency,
@@ -239,7 +209,8 @@ class Campaigns:
             made = await store.insert_campaign(
                 tx, tenant_id, self._ids.new(), new, source.numbers, "test", "UTC", actor, now
             )
-            rows = [(self._ids.new(), number_of(made, person.address), person) for person in people]
+            senders = await assign_senders(tx, tenant_id, made, people, now)
+            rows = [(self._ids.new(), sender, person) for sender, person in zip(senders, people, strict=True)]
             count = await store.insert_messages(tx, tenant_id, made, rows, now)
             await tx.fetchval(S.audience_written, tenant_id, made.campaign_id, None, True, count, now, None)
             made = await store.move_campaign(tx, tenant_id, made.campaign_id, "running", now)
@@ -248,6 +219,24 @@ class Campaigns:
         return made
 
     # --- parts
+
+    async def _refuse_unsendable(self, tenant_id: int, campaign: Campaign, consequence: str) -> None:
+        _, problems = await self._estimator.find_template(tenant_id, campaign)
+        if problems:
+            raise Conflict(
+                f"The campaign cannot be sent as it is; {consequence}.",
+                code="CAMPAIGN_NOT_READY",
+                faults=[Fault("content", problem.detail) for problem in problems],
+            )
+
+    async def _estimate_at_start(self, tenant_id: int, campaign: Campaign, begins_at: datetime) -> str | None:
+        """To be compared with the outcome. None where the audience cannot be read now."""
+        try:
+            estimate = await self._estimator.estimate(tenant_id, campaign, begins_at)
+        except (Busy, Conflict) as error:
+            _log.warning("campaign.not_estimated", tenant_id=tenant_id, reason=error.code)
+            return None
+        return msgspec.json.encode(estimate).decode()
 
     async def _woken(self, tenant_id: int, campaign: Campaign) -> None:
         if campaign.state != "running":
@@ -258,34 +247,6 @@ class Campaigns:
             await self._dispatcher.ring(tx, tenant_id)
             await self._dispatcher.ring_retries(tx, tenant_id)
 
-    async def _numbers(self, tx: Tx, tenant_id: int, connection_id: UUID, asked: Sequence[str]) -> list[str]:
-        known = [row["number_id"] for row in await tx.fetch(S.read_numbers, tenant_id, [connection_id])]
-        chosen = sorted(set(asked)) or known
-        strangers = [number for number in chosen if number not in known]
-        if strangers or not chosen:
-            raise Invalid(
-                "The campaign's numbers are not numbers of its connection; nothing was made.",
-                faults=[Fault("numbers", f"{one} is no number of the connection") for one in strangers]
-                or [Fault("connection_id", "names no connection of yours with a number")],
-            )
-        return chosen[:100]
-
-    async def _template(self, tenant_id: int, campaign: Campaign) -> tuple[Template | None, list[str]]:
-        """The template, and every reason why it cannot be sent."""
-        used = campaign.content
-        if not isinstance(used, UsedTemplate):
-            return None, []
-        async with self._database.tenant(tenant_id) as tx:
-            template = await store.read_template(tx, tenant_id, campaign.connection_id, used.name, used.language)
-        if template is None:
-            return None, ["the template is not known; synchronise the connection's templates"]
-        problems = []
-        if template.state != "APPROVED":
-            problems.append(f"the template is {template.state}")
-        problems += [f"the template has a part that cannot be filled: {part}" for part in unsupported(template)]
-        problems += [f"no value is named for {key}" for key in unbound(template, campaign.bound)]
-        return template, problems
-
     async def _note(
         self, tx: Tx, tenant_id: int, actor: str, action: str, after: Campaign, before: Campaign | None = None
     ) -> None:
@@ -294,6 +255,16 @@ class Campaigns:
             before=None if before is None else {"state": before.state},
             after={"state": after.state, "name": after.name},
         )  # fmt: skip
+
+
+async def _count_states(tx: Tx, tenant_id: int, campaign_id: UUID) -> Outcomes:
+    states: dict[str, int] = {}
+    reasons: dict[str, dict[str, int]] = {}
+    for row in await tx.fetch(S.count_states, tenant_id, campaign_id):
+        states[row["state"]] = states.get(row["state"], 0) + row["messages"]
+        if row["reason"] is not None:
+            reasons.setdefault(row["state"], {})[row["reason"]] = row["messages"]
+    return Outcomes(states, reasons)
 
 
 def _there(found: Campaign | None) -> Campaign:

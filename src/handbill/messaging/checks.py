@@ -10,7 +10,9 @@ from uuid import UUID
 from handbill.kit import pages
 from handbill.kit.errors import Fault, Invalid
 from handbill.kit.zones import find_zone
-from handbill.messaging.plan import Campaign, NewCampaign, UsedText, Verified
+from handbill.messaging.estimate_model import Difference, Estimate, Verified
+from handbill.messaging.fields import find_fault
+from handbill.messaging.plan import Campaign, NewCampaign, UsedText
 
 FAR = 366 * 2
 MOST_MONEY = Decimal(1_000_000_000)
@@ -63,6 +65,8 @@ def new_campaign(new: NewCampaign, now: datetime) -> None:
         if len(key) > 100 or plain("bindings", key):
             faults.append(Fault("bindings", "a key is the name of a variable"))
         faults += plain(f"bindings.{key[:50]}", binding.field) + plain(f"bindings.{key[:50]}", binding.fallback)
+        if binding.field is not None and (fault := find_fault(binding.field)) is not None:
+            faults.append(Fault(f"bindings.{key[:50]}.field", f"{binding.field[:50]!r} {fault[:300]}"))
     for tag in (*new.audience.tags_any, *new.audience.tags_all, *new.audience.tags_none):
         faults += plain("audience", tag)
     if new.quiet is not None:
@@ -88,7 +92,9 @@ def is_zone(name: str) -> bool:
     return find_zone(name) is not None
 
 
-def verified(campaign: Campaign, row: dict[str, Any]) -> Verified:
+def verified(
+    campaign: Campaign, row: dict[str, Any], estimate: Estimate | None, differences: list[Difference]
+) -> Verified:
     faults: list[str] = []
     if row["twice"]:
         faults.append(f"{row['twice']} recipients have more than one row")
@@ -107,5 +113,5 @@ def verified(campaign: Campaign, row: dict[str, Any]) -> Verified:
         faults.append(f"the campaign is {campaign.state} and {row['open']} messages are still open")
     return Verified(
         campaign_id=campaign.campaign_id, state=campaign.state, audience=campaign.audience_size, holds=not faults,
-        faults=faults, **row,
+        faults=faults, estimate=estimate, differences=differences, **row,
     )  # fmt: skip

@@ -26,6 +26,7 @@ from handbill.messaging.dispatch import Dispatcher
 from handbill.messaging.hearing import GOOD, template_changed
 from handbill.messaging.hooks_out import QUEUE, Hooks
 from handbill.messaging.links import (
+    MAX_NUMBERS,
     Callback,
     Connection,
     ConnectionPatch,
@@ -180,6 +181,8 @@ class Connections:
         known = await self.read(tenant_id, connection_id)
         info = await self._provider.number(Account(tenant_id, number_id, known.waba_id, str(connection_id)))
         async with self._database.tenant(tenant_id) as tx:
+            if len(await tx.fetch(S.read_numbers, tenant_id, [connection_id])) >= MAX_NUMBERS:
+                raise Conflict("A connection has at most 1,000 numbers; nothing was changed.", code="TOO_MANY_NUMBERS")
             await self._put(tx, tenant_id, connection_id, info)
             await self._note(tx, tenant_id, actor, "number.add", connection_id, None, {"number_id": number_id})
         return await self.read(tenant_id, connection_id)
@@ -356,11 +359,10 @@ class Connections:
             await self._audit.write(tx, tenant_id, actor=actor, action=action, object="switch")
         if not stopped:
             await self._ring(tenant_id)
-        assert row is not None
-        return Switch(**dict(row))
+        return Switch(**dict(row or {}))
 
     async def set_pace(self, tenant_id: int, per_second: int | None, *, actor: str) -> Switch:
-        """The operator's: how fast this tenant may go."""
+        """The administrator's to say: how fast this tenant may go; None: as its tier says."""
         if per_second is not None and not 0 <= per_second <= 100_000:
             raise Invalid("The pace is not valid.", faults=[Fault("per_second", "between 0 and 100,000")])
         async with self._database.tenant(tenant_id) as tx:
@@ -368,8 +370,7 @@ class Connections:
             await self._audit.write(
                 tx, tenant_id, actor=actor, action="messaging.pace", object="switch", after={"per_second": per_second}
             )
-        assert row is not None
-        return Switch(**dict(row))
+        return Switch(**dict(row or {}))
 
     async def _ring(self, tenant_id: int) -> None:
         async with self._database.worker() as tx:

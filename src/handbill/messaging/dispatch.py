@@ -63,6 +63,8 @@ class TurnPolicy(msgspec.Struct, frozen=True):
     enterprise_per_second: int = 50
     in_flight: int = 256
     """Requests that this process has under way: no attempt is recorded that would wait for a connection."""
+    pause_after: int = 5
+    """So many refusals of one campaign in a row that every further recipient would get: the campaign pauses."""
 
 
 class Ready(msgspec.Struct, frozen=True):
@@ -116,7 +118,7 @@ class Dispatcher:
         self._provider = provider
         self._pacer = pacer
         self._recorder = recorder
-        self._judge = Judge(database, consequences, clock)
+        self._judge = Judge(database, consequences, clock, (policy or TurnPolicy()).pause_after)
         self._clock = clock
         self._ids = ids
         self.policy = policy or TurnPolicy()

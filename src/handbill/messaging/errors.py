@@ -115,6 +115,13 @@ def rule_for(code: int) -> Rule | None:
     return _BY_CODE.get(code)
 
 
+def is_hopeless(code: int) -> bool:
+    """Whether a few refusals with this code in a row mean that everybody else of the campaign would get it, too: the
+    answer window is closed, or no rule knows the code."""
+    rule = rule_for(code)
+    return rule is None or rule.action is Action.NEEDS_TEMPLATE
+
+
 def by_code(code: int, *, hits: int = 1, attempt: int = 1, http_status: int = 400) -> Verdict:
     """What an error code says. `hits`: how often in a row this code came for what the rule is about (the number, the
     address), this time included. `attempt`: how often this message was tried, this time included."""

@@ -77,25 +77,44 @@ OUTCOMES = {
     "reasons": {"failed": {"provider_131026": 60}, "skipped": {"suppressed_opt_out": 40}},
 }
 ESTIMATE = {
+    "estimated_at": _AT,
+    "begins_at": _AT,
     "audience": 4120,
-    "ready": 4100,
+    "ready": 4060,
+    "skipped": {"consent_missing": 40, "variable_missing": 20},
     "missing": {"body.1": 20},
     "too_long": 0,
+    "later": {"quiet_hours": 0, "tier": 0},
+    "unaffordable": 0,
+    "seconds": 406,
     "price": "0.0523",
-    "cost": "214.4300",
+    "cost": "212.3380",
     "currency": "USD",
     "within_cap": True,
-    "problems": [],
-    "whole": True,
+    "problems": [
+        {
+            "code": "consent_missing",
+            "detail": "have not agreed to messages on this channel",
+            "people": 40,
+            "is_blocking": False,
+        },
+        {
+            "code": "variable_missing",
+            "detail": "lack a value for a variable, and there is no fallback",
+            "people": 20,
+            "is_blocking": False,
+        },
+    ],
+    "is_complete": True,
 }
 VERIFIED = {
     "campaign_id": ID,
     "state": "completed",
     "audience": 4120,
     "messages": 4120,
-    "sent": 4020,
+    "sent": 4000,
     "failed": 60,
-    "skipped": 40,
+    "skipped": 60,
     "unknown": 0,
     "open": 0,
     "twice": 0,
@@ -104,6 +123,38 @@ VERIFIED = {
     "skipped_though_sent": 0,
     "holds": True,
     "faults": [],
+    "estimate": ESTIMATE,
+    "differences": [
+        {
+            "name": "sent",
+            "estimated": 4060,
+            "actual": 4000,
+            "explanation": "What became of the others: failed:provider_131026 60, skipped:consent_missing 40, "
+            "skipped:variable_missing 20.",
+        },
+        {
+            "name": "failed:provider_131026",
+            "estimated": 0,
+            "actual": 60,
+            "explanation": "The provider refused them: not deliverable to this address.",
+        },
+    ],
+}
+OPT_OUT_WORDS = {
+    "languages": ["de", "en"],
+    "stop": ["no more news"],
+    "start": ["news please"],
+    "without": ["austragen"],
+    "all_stop": ["abbestellen", "abmelden", "no more news", "stop", "unsubscribe"],
+    "all_start": ["anmelden", "news please", "start", "subscribe"],
+    "version": 2,
+    "updated_at": _AT,
+}
+NEW_OPT_OUT_WORDS = {
+    "languages": ["de", "en"],
+    "stop": ["no more news"],
+    "start": ["news please"],
+    "without": ["austragen"],
 }
 FAIRNESS = {
     "window_s": 60,

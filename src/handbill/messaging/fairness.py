@@ -66,7 +66,7 @@ class Fairness:
         tenants = [
             TenantShare(
                 row["tenant_id"], row["messages"], row["messages"] / window_s, row["messages"] / total,
-                max(row["wait_s"] or 0.0, 0.0), max(row["wait_p95_s"] or 0.0, 0.0),
+                row["wait_s"], row["wait_p95_s"],
             )
             for row in rows
         ]  # fmt: skip

@@ -6,6 +6,7 @@ states are decided by the time they carry. So neither the order nor the number o
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
@@ -23,7 +24,7 @@ from handbill.messaging.consequences import About, Consequences
 from handbill.messaging.facts import AlertFact, Fact, InboundFact, Odd, PreferenceFact, StatusFact, TemplateFact
 from handbill.messaging.hooks_out import QUEUE, Hooks
 from handbill.messaging.lattice import Standing, Status
-from handbill.messaging.optout import Words
+from handbill.messaging.opt_out_words import DEFAULTS, OptOutWordService
 from handbill.messaging.ports import Contacts
 from handbill.messaging.single_outcomes import SingleOutcomes
 from handbill.messaging.store import S
@@ -87,7 +88,8 @@ class Hearing:
         outbox: Outbox,
         outcomes: SingleOutcomes,
         clock: Clock,
-        words: Words | None = None,
+        words: OptOutWordService,
+        pause_after: int,
     ) -> None:
         self._contacts = contacts
         self._consequences = consequences
@@ -95,7 +97,8 @@ class Hearing:
         self._outbox = outbox
         self._outcomes = outcomes
         self._clock = clock
-        self._words = words or Words()
+        self._words = words
+        self._pause_after = pause_after
 
     async def hear(self, tx: Tx, kept: Sequence[Kept]) -> None:
         """All facts of all of these, in the caller's transaction, which sees every tenant."""
@@ -173,9 +176,10 @@ class Hearing:
                 S.arrived, [row["tenant_id"] for row in arrived], [row["channel"] for row in arrived],
                 [row["address"] for row in arrived],
             )  # fmt: skip
-        for row in sorted(rows, key=lambda row: (row["tenant_id"], row["message_id"])):
-            if row["fresh"] and row["state"] == "failed":
-                await self._failed(tx, row)
+        failed_now = [row for row in rows if row["fresh"] and row["state"] == "failed"]
+        for row in sorted(failed_now, key=lambda row: (row["tenant_id"], row["message_id"])):
+            await self._failed(tx, row)
+        await self._count_failures_in_row(tx, arrived, failed_now)
 
     async def _failed(self, tx: Tx, row: Any) -> None:
         """What a failure means for others. The message itself is not sent again by a machine: it was taken once."""
@@ -188,24 +192,46 @@ class Hearing:
         about = About(tenant_id, row["campaign_id"], row["number_id"], row["channel"], row["address"], code)
         await self._consequences.apply(tx, errors.by_code(code, hits=hits), about)
 
+    async def _count_failures_in_row(self, tx: Tx, arrived: Sequence[Any], failed: Sequence[Any]) -> None:
+        """A campaign whose messages fail one after the other with a code that everybody else would get is paused.
+
+        What arrived begins the count again. Campaigns are taken in one order, as their rows are locked.
+        """
+        counts = Counter(
+            (row["tenant_id"], row["campaign_id"], row["error_code"])
+            for row in failed
+            if row["campaign_id"] is not None and errors.is_hopeless(row["error_code"] or 0)
+        )
+        reached = {(row["tenant_id"], row["campaign_id"]) for row in arrived if row["campaign_id"] is not None}
+        if reached:
+            await tx.execute(S.clear_failures_in_row, *map(list, zip(*sorted(reached), strict=True)))
+        for (tenant_id, campaign_id, code), count in sorted(counts.items()):
+            if (tenant_id, campaign_id) in reached:
+                continue
+            in_row = await tx.fetchval(S.add_failures_in_row, tenant_id, campaign_id, code, count)
+            if (in_row or 0) >= self._pause_after:
+                await self._consequences.pause_campaign(tx, tenant_id, campaign_id, f"provider_{code}")
+
     # --- people
 
     async def _inbound(self, tx: Tx, told: Iterable[Told]) -> list[Wish]:
         """Keeps what was written; gives back the wishes among it that are new."""
         wishes: list[Wish] = []
-        for one, fact in sorted(told, key=lambda pair: (pair[0].tenant_id, pair[1].wamid)):
-            heard = self._words.hear(fact.text) or self._words.hear(fact.payload)
+        messages = sorted(told, key=lambda pair: (pair[0].tenant_id, pair[1].wamid))
+        keywords = await self._words.keywords_of(tx, {one.tenant_id for one, _ in messages})
+        for one, fact in messages:
+            match = keywords.get(one.tenant_id, DEFAULTS).match_reply(fact.kind, fact.text, fact.payload)
             address, at = self._address(fact.sender), _at(fact.at_ms, one)
             new = await tx.fetchval(
                 S.keep_inbound, one.tenant_id, fact.wamid, one.connection_id, fact.number_id, address, fact.name, at,
-                fact.kind, fact.text, fact.payload, fact.media_id, fact.reply_to, heard and heard.wish,
+                fact.kind, fact.text, fact.payload, fact.media_id, fact.reply_to, match and match.preference,
             )  # fmt: skip
             if new is None:
                 continue
             body = {"wamid": fact.wamid, "address": address, "number_id": fact.number_id, "kind": fact.kind}
             await self._hooks.announce(tx, one.tenant_id, "message.received", body | {"text": fact.text})
-            if heard is not None:
-                wish = "stop" if heard.wish == "stop" else "resume"
+            if match is not None:
+                wish = "stop" if match.preference == "stop" else "resume"
                 wishes.append(Wish(one.tenant_id, address, at, wish, "whatsapp message", fact.wamid))
         return wishes
 
@@ -219,10 +245,13 @@ class Hearing:
             if await tx.fetchval(S.keep_preference, one.tenant_id, CHANNEL, one.address, one.wish, one.at) is not None:
                 stands[one.tenant_id, one.address] = one
         for one in stands.values():
-            verb = self._contacts.opt_out if one.wish == "stop" else self._contacts.opt_in
-            await verb(tx, one.tenant_id, CHANNEL, one.address, source=one.source, proof=one.proof)
-            event = "contact.opted_out" if one.wish == "stop" else "contact.opted_in"
-            await self._hooks.announce(tx, one.tenant_id, event, {"channel": CHANNEL, "address": one.address})
+            body = {"channel": CHANNEL, "address": one.address}
+            how = {"source": one.source, "proof": one.proof}
+            if one.wish == "stop":
+                await self._contacts.opt_out(tx, one.tenant_id, CHANNEL, one.address, **how)
+                await self._hooks.announce(tx, one.tenant_id, "contact.opted_out", body)
+            elif await self._contacts.opt_in(tx, one.tenant_id, CHANNEL, one.address, **how):
+                await self._hooks.announce(tx, one.tenant_id, "contact.opted_in", body)
 
     def _pressed(self, one: Kept, fact: PreferenceFact) -> Wish:
         address = self._address(fact.address)

@@ -17,7 +17,7 @@ from handbill.kit.errors import Busy, EngineRefused, HandbillError
 from handbill.kit.retry import Retry, retrying
 from handbill.kit.telemetry import logs
 from handbill.messaging.consequences import About, Consequences
-from handbill.messaging.errors import Action, Verdict, by_outcome, rule_for
+from handbill.messaging.errors import SENDS_AGAIN, Action, Verdict, by_outcome, is_hopeless
 from handbill.messaging.model import Accepted, Outcome, Refused
 from handbill.messaging.store import S
 
@@ -26,8 +26,6 @@ T = TypeVar("T")
 RETRY = Retry(tries=5, delay_ms=200)
 TRIES = {Action.WAIT_SECONDS: 8, Action.WAIT_PAIR: 6, Action.WAIT_DAY: 3}
 """How often one message is tried, by what the last refusal asks for. The one retry policy: no queue multiplies it."""
-ODD_CODES = 20
-"""So many refusals in a row with one code that no rule knows: the campaign is at fault, not the people."""
 OTHERS = (Action.PAUSE_NUMBER, Action.PAUSE_CAMPAIGN, Action.PAUSE_TENANT, Action.SUPPRESS)
 THROTTLED, UNDELIVERABLE = 130429, 131026
 
@@ -59,26 +57,27 @@ class Judged(msgspec.Struct, frozen=True):
 
 
 class Judge:
-    def __init__(self, database: Database, consequences: Consequences, clock: Clock) -> None:
+    def __init__(self, database: Database, consequences: Consequences, clock: Clock, pause_after: int) -> None:
         self._database = database
+        self._pause_after = pause_after
         self._consequences = consequences
         self._clock = clock
         # What is pushed out starts again at one: a pause then comes later, and never without a reason.
         self._throttles: LruCache[tuple[int, str], tuple[int, float]] = LruCache(SENDER_STATES)
-        self._odd: LruCache[UUID, tuple[int, int]] = LruCache(SENDER_STATES)
+        self._refused_in_row: LruCache[UUID, tuple[int, int]] = LruCache(SENDER_STATES)
 
     async def judged(self, sent: Sent, outcome: Outcome) -> Judged:
         if isinstance(outcome, Accepted):
             self._throttles.pop((sent.tenant_id, sent.number_id), None)
             if sent.campaign_id is not None:
-                self._odd.pop(sent.campaign_id, None)
+                self._refused_in_row.pop(sent.campaign_id, None)
             return Judged("accepted", wamid=outcome.wamid)
         code = outcome.code if isinstance(outcome, Refused) else None
         details = outcome.details if isinstance(outcome, Refused) else None
         hits = await self._insist(sent, lambda: self._hits(sent, code), 1)
         verdict = by_outcome(outcome, hits=hits, attempt=sent.attempt)
         assert verdict is not None
-        verdict = self._oddly(sent, code, verdict)
+        verdict = self._pause_if_hopeless(sent, code, verdict)
         if verdict.action in OTHERS:
             about = About(sent.tenant_id, sent.campaign_id, sent.number_id, "whatsapp", sent.address, code)
             await self._insist(sent, lambda: self._apply(verdict, about), None)
@@ -130,13 +129,17 @@ class Judge:
                 return int(await tx.fetchval(S.undeliverable_hit, sent.tenant_id, "whatsapp", sent.address, now))
         return 1
 
-    def _oddly(self, sent: Sent, code: int | None, verdict: Verdict) -> Verdict:
-        """The same unknown code again and again is no fault of the people: the campaign is paused."""
-        if sent.campaign_id is None or code is None or rule_for(code) is not None or verdict.action is not Action.FAIL:
+    def _pause_if_hopeless(self, sent: Sent, code: int | None, verdict: Verdict) -> Verdict:
+        """The same code again and again that every further recipient would get: the campaign is at fault, not people.
+
+        An accepted message begins the count again. Refusals that are about one person neither count nor end it.
+        """
+        if sent.campaign_id is None or code is None or not is_hopeless(code) or verdict.action in SENDS_AGAIN:
             return verdict
-        known, count = self._odd.get(sent.campaign_id, (code, 0))
-        count = count + 1 if known == code else 1
-        self._odd[sent.campaign_id] = (code, count)
-        if count < ODD_CODES:
+        last, count = self._refused_in_row.get(sent.campaign_id, (code, 0))
+        count = count + 1 if last == code else 1
+        self._refused_in_row[sent.campaign_id] = (code, count)
+        if count < self._pause_after:
             return verdict
+        self._refused_in_row.pop(sent.campaign_id, None)  # a person who resumes it gives it as many tries again
         return msgspec.structs.replace(verdict, action=Action.PAUSE_CAMPAIGN)

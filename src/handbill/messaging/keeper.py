@@ -69,17 +69,9 @@ class Keeper:
         """Each minute: begin what is ready, fairly; end what is over; ring where work lies. What was begun."""
         now = self._clock.now()
         await self.expire()
-        policy = self.policy
         async with self._database.worker() as tx:
-            await tx.fetch(S.due_scheduled, now)
             await tx.execute(S.reopen_campaigns, now)
-            ready = await tx.fetch(S.ready_campaigns, now, policy.per_poll, policy.per_tenant)
-            begun = []
-            for row in ready:
-                tenant_id, campaign_id = row["tenant_id"], row["campaign_id"]
-                if await tx.fetchval(S.begin_campaign, tenant_id, campaign_id, now) is not None:
-                    await self.launch(tx, tenant_id, campaign_id)
-                    begun.append((tenant_id, campaign_id))
+        begun = await self.begin()
         await self.money()
         await self.finish(None)
         async with self._database.worker() as tx:
@@ -87,6 +79,19 @@ class Keeper:
             await self._dispatcher.ring_retries(tx)
             for row in await tx.fetch(S.unwritten_audiences, now - timedelta(minutes=2)):
                 await self.launch(tx, row["tenant_id"], row["campaign_id"])
+        return begun
+
+    async def begin(self) -> list[tuple[int, UUID]]:
+        """Begin campaigns whose time has come, fairly among tenants. Each second too: "now" is not the next minute."""
+        now, policy = self._clock.now(), self.policy
+        begun = []
+        async with self._database.worker() as tx:
+            await tx.execute(S.due_scheduled, now)
+            for row in await tx.fetch(S.ready_campaigns, now, policy.per_poll, policy.per_tenant):
+                tenant_id, campaign_id = row["tenant_id"], row["campaign_id"]
+                if await tx.fetchval(S.begin_campaign, tenant_id, campaign_id, now) is not None:
+                    await self.launch(tx, tenant_id, campaign_id)
+                    begun.append((tenant_id, campaign_id))
         return begun
 
     async def launch(self, tx: Tx, tenant_id: int, campaign_id: UUID) -> None:

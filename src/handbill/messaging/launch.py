@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
+from datetime import datetime
 from uuid import UUID
 
-from handbill.infra.postgres import Database
+from handbill.infra.postgres import Database, Tx
 from handbill.jobs.model import JobOptions
 from handbill.jobs.service import Outbox
 from handbill.kit.clock import Clock
@@ -17,7 +19,7 @@ from handbill.messaging.consequences import Consequences
 from handbill.messaging.dispatch import CAMPAIGN_PRIORITY, QUEUE, Dispatcher
 from handbill.messaging.plan import Campaign
 from handbill.messaging.ports import AudiencePage, Contacts, Recipient
-from handbill.messaging.store import S
+from handbill.messaging.store import OPEN_FOR, S
 
 _log = logs.get("messaging")
 PAGE = 1_000
@@ -84,9 +86,11 @@ class Launcher:
 
     async def _keep(self, tenant_id: int, campaign: Campaign, page: AudiencePage, after: UUID | None) -> int:
         """The page's rows and how far we are, or none of it."""
-        rows = [(self._ids.new(), number_of(campaign, person.address), person) for person in _each(page.recipients)]
+        people = unique_addresses(page.recipients)
         now = self._clock.now()
         async with self._database.worker() as tx:
+            senders = await assign_senders(tx, tenant_id, campaign, people, now)
+            rows = [(self._ids.new(), sender, person) for sender, person in zip(senders, people, strict=True)]
             made = await store.insert_messages(tx, tenant_id, campaign, rows, now) if rows else 0
             moved = await tx.fetchval(
                 S.audience_written, tenant_id, campaign.campaign_id, page.after, page.after is None, made, now, after
@@ -97,12 +101,24 @@ class Launcher:
         return made
 
 
+async def assign_senders(
+    tx: Tx, tenant_id: int, campaign: Campaign, people: Sequence[Recipient], now: datetime
+) -> list[str]:
+    """The number that each of them is written to from. Free text goes from the one that the person wrote to last."""
+    open_at: dict[str, str] = {}
+    if campaign.is_free_text and len(campaign.numbers) > 1 and people:
+        addresses = [person.address for person in people]
+        rows = await tx.fetch(S.last_written_to, tenant_id, addresses, campaign.numbers, now - OPEN_FOR)
+        open_at = {row["address"]: row["number_id"] for row in rows}
+    return [open_at.get(person.address) or number_of(campaign, person.address) for person in people]
+
+
 def number_of(campaign: Campaign, address: str) -> str:
     """The same person hears from the same number of a campaign, and the numbers share the people evenly."""
     digest = hashlib.blake2b(address.encode(), digest_size=8).digest()
     return campaign.numbers[int.from_bytes(digest, "big") % len(campaign.numbers)]
 
 
-def _each(people: list[Recipient]) -> list[Recipient]:
+def unique_addresses(people: list[Recipient]) -> list[Recipient]:
     """Sorted by address, each address once: two contacts may share one."""
     return sorted({person.address: person for person in reversed(people)}.values(), key=lambda one: one.address)

@@ -12,6 +12,8 @@ from msgspec import UNSET, Meta, UnsetType
 from handbill.messaging.model import Account, Channel, Credentials
 from handbill.messaging.plan import Digits, Name
 
+MAX_NUMBERS = 1_000
+"""Numbers of one connection, and so of a campaign."""
 Secret = Annotated[str, Meta(min_length=1, max_length=2000, pattern=r"^[\x21-\x7e]+$")]
 
 
@@ -39,7 +41,7 @@ class NewConnection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: Name
     waba_id: Digits
-    numbers: Annotated[list[Digits], Meta(min_length=1, max_length=100)]
+    numbers: Annotated[list[Digits], Meta(min_length=1, max_length=MAX_NUMBERS)]
     token: Secret
     app_secret: Secret
     portfolio: Digits | None = None

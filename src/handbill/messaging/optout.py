@@ -1,87 +1,101 @@
-"""Whether a person's message says "no more" or "again, please". Whole messages only: "stop by tomorrow" is no opt-out.
+"""Whether a person's message asks for no more messages, or for messages again. Whole messages only: "stop by tomorrow"
+is no opt-out.
 
-Case, accents, punctuation and emoji do not matter. A tenant may add words of its own, or take ours away.
+Case, accents, punctuation and emoji do not matter. The defaults hold only words that mean nothing else in an answer to
+a shop: "cancel" may mean an order, "continue" a talk. A tenant chooses languages, adds words or takes some away.
 """
 
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
 
-Wish = Literal["stop", "start"]
-LONGEST = 40
+Preference = Literal["stop", "start"]
+MAX_LENGTH = 40
+BUTTON_KINDS = frozenset({"button", "interactive"})
 
 STOP: dict[str, tuple[str, ...]] = {
-    "en": ("stop", "stop all", "unsubscribe", "opt out", "optout", "cancel", "end", "quit", "remove me"),
-    "es": ("baja", "dar de baja", "darme de baja", "alto", "parar", "detener", "cancelar", "no mas mensajes"),
-    "pt": ("sair", "parar", "pare", "cancelar", "descadastrar", "remover", "nao quero mais"),
-    "fr": ("arret", "arreter", "arretez", "desabonner", "desinscrire", "desinscription"),
+    "en": ("stop", "stop all", "stopall", "unsubscribe", "opt out", "optout", "remove me"),
+    "es": ("baja", "dar de baja", "darme de baja", "no mas mensajes", "desuscribir"),
+    "pt": ("sair", "parar mensagens", "descadastrar", "descadastre", "nao quero mais", "nao quero mais mensagens"),
+    "fr": ("arret", "desabonner", "me desabonner", "desinscrire", "desinscription"),
     "de": ("stopp", "abmelden", "abbestellen", "austragen", "keine nachrichten"),
-    "it": ("ferma", "basta", "annulla", "disiscrivimi", "cancellami"),
-    "nl": ("afmelden", "uitschrijven", "stoppen"),
-    "id": ("berhenti", "batal", "hentikan", "keluar"),
-    "tr": ("dur", "durdur", "iptal", "cik", "ret"),
-    "ru": ("стоп", "отписаться", "отпишите", "отмена"),
-    "ar": ("توقف", "الغاء", "الغاء الاشتراك", "ايقاف"),
-    "hi": ("बंद", "बंद करो", "रोकें", "रोको"),
-    "vi": ("dung", "huy", "ngung"),
-    "zh": ("退订", "停止", "取消"),
-    "ja": ("停止", "解除", "配信停止"),
+    "it": ("disiscrivimi", "cancellami", "annulla iscrizione", "basta messaggi"),
+    "nl": ("afmelden", "uitschrijven"),
+    "id": ("berhenti", "berhenti berlangganan", "hentikan pesan"),
+    "tr": ("cik", "ret", "mesaj istemiyorum", "abonelikten cik"),
+    "ru": ("стоп", "отписаться", "отпишите"),
+    "ar": ("توقف", "الغاء الاشتراك", "ايقاف الرسائل"),
+    "hi": ("बंद करो", "संदेश बंद करो", "रोकें"),
+    "vi": ("huy dang ky", "ngung gui", "tu choi nhan tin"),
+    "zh": ("退订", "取消订阅"),
+    "ja": ("配信停止", "配信解除"),
 }
 START: dict[str, tuple[str, ...]] = {
-    "en": ("start", "unstop", "subscribe", "opt in", "optin", "resume"),
-    "es": ("alta", "suscribir", "suscribirme", "reanudar"),
-    "pt": ("voltar", "inscrever", "quero receber"),
-    "fr": ("reprendre", "abonner", "inscrire"),
-    "de": ("anmelden", "weiter"),
-    "it": ("iscrivimi", "riprendi"),
+    "en": ("start", "unstop", "subscribe", "opt in", "optin"),
+    "es": ("suscribir", "suscribirme"),
+    "pt": ("inscrever", "quero receber mensagens"),
+    "fr": ("abonner", "m abonner"),
+    "de": ("anmelden",),
+    "it": ("iscrivimi",),
     "nl": ("aanmelden",),
-    "id": ("mulai", "langganan"),
-    "tr": ("basla", "abone ol"),
+    "id": ("langganan", "berlangganan"),
+    "tr": ("abone ol",),
     "ru": ("старт", "подписаться"),
-    "ar": ("ابدا", "اشتراك"),
-    "hi": ("शुरू", "शुरू करो"),
-    "vi": ("bat dau", "dang ky"),
-    "zh": ("订阅", "开始"),
-    "ja": ("再開", "登録"),
+    "ar": ("اشتراك",),
+    "hi": ("संदेश शुरू करो",),
+    "vi": ("dang ky",),
+    "zh": ("订阅",),
+    "ja": ("配信再開",),
 }
+LANGUAGES = tuple(STOP)
 
 
-class Heard(msgspec.Struct, frozen=True):
-    """What was wished, by which of the words."""
+class KeywordMatch(msgspec.Struct, frozen=True):
+    """Which of the two a message asks for, and by which word."""
 
-    wish: Wish
+    preference: Preference
     word: str
 
 
-class Words:
-    """A tenant's list, made once. Stop wins where a word is on both sides: a doubt is a no."""
+class OptOutKeywords:
+    """The words of one tenant, made once. Stop wins where a word is on both sides."""
 
     def __init__(
         self,
-        stop: Mapping[str, Iterable[str]] = STOP,
-        start: Mapping[str, Iterable[str]] = START,
+        languages: Iterable[str] | None = None,
         *,
-        more_stop: Iterable[str] = (),
-        more_start: Iterable[str] = (),
+        stop: Iterable[str] = (),
+        start: Iterable[str] = (),
         without: Iterable[str] = (),
     ) -> None:
-        gone = {plain(word) for word in without}
-        starts = {plain(word) for words in start.values() for word in words} | {plain(word) for word in more_start}
-        stops = {plain(word) for words in stop.values() for word in words} | {plain(word) for word in more_stop}
-        self._wishes: dict[str, Wish] = dict.fromkeys(starts - gone - {""}, "start")
-        self._wishes |= dict.fromkeys(stops - gone - {""}, "stop")
+        """The defaults of these languages (None: of all), with a tenant's own words, without those it takes away."""
+        chosen = LANGUAGES if languages is None else tuple(languages)
+        removed = {plain(word) for word in without} | {""}
+        starts = {plain(word) for language in chosen for word in START.get(language, ())} - removed
+        stops = {plain(word) for language in chosen for word in STOP.get(language, ())} - removed
+        starts |= {plain(word) for word in start} - {""}
+        stops |= {plain(word) for word in stop} - {""}
+        self._preferences: dict[str, Preference] = dict.fromkeys(starts, "start")
+        self._preferences |= dict.fromkeys(stops, "stop")
 
-    def hear(self, text: str) -> Heard | None:
+    def match(self, text: str) -> KeywordMatch | None:
         """None for everything that is not, as a whole, one of the words."""
-        if len(text) > LONGEST * 4:
+        if len(text) > MAX_LENGTH * 4:
             return None
         word = plain(text)
-        wish = self._wishes.get(word)
-        return None if wish is None else Heard(wish, word)
+        preference = self._preferences.get(word)
+        return None if preference is None else KeywordMatch(preference, word)
+
+    def match_reply(self, kind: str, text: str, payload: str) -> KeywordMatch | None:
+        """A button or a list row counts by its payload alone: its title is what the sender of the template wrote."""
+        return self.match(payload) if kind in BUTTON_KINDS else self.match(text)
+
+    def words(self, preference: Preference) -> list[str]:
+        return sorted(word for word, one in self._preferences.items() if one == preference)
 
 
 def plain(text: str) -> str:

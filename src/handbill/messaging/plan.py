@@ -81,7 +81,8 @@ class UsedText(msgspec.Struct, frozen=True, tag="text", forbid_unknown_fields=Tr
 
 class BindingIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     field: Annotated[str, Meta(max_length=200)] | None = None
-    """The field of the contact that fills the variable: `name`, `locale` or an attribute; null: always `fallback`."""
+    """The field of the contact that fills the variable: `name`, `first_name`, `last_name`, `email`, `phone`,
+    `external_id`, `locale` or `attributes.NAME`; null: always `fallback`."""
     fallback: Annotated[str, Meta(max_length=1024)] | None = None
     """What fills it where the contact lacks the field; null: the message is skipped."""
 
@@ -90,7 +91,7 @@ class NewCampaign(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: Name
     connection_id: UUID
     content: UsedTemplate | UsedText
-    numbers: Annotated[list[Digits], Meta(max_length=100)] = []
+    numbers: Annotated[list[Digits], Meta(max_length=1000)] = []
     """The sending numbers, by the provider's ids; none given: every number of the connection."""
     bindings: Annotated[dict[str, BindingIn], Meta(max_length=100)] = {}
     audience: AudienceSpec = msgspec.field(default_factory=AudienceSpec)
@@ -152,6 +153,10 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True):
         return {key: Binding(one.field, one.fallback) for key, one in self.bindings.items()}
 
     @property
+    def is_free_text(self) -> bool:
+        return isinstance(self.content, UsedText)
+
+    @property
     def wanted_fields(self) -> frozenset[str]:
         """What of a contact the template uses: no more than that is written beside a message."""
         return frozenset(one.field for one in self.bindings.values() if one.field is not None)
@@ -204,63 +209,6 @@ class MessageView(msgspec.Struct, frozen=True, kw_only=True):
     error_details: str | None
     """The provider's explanation of the error."""
     created_at: datetime
-
-
-class Estimate(msgspec.Struct, frozen=True):
-    """Before the first message: how many would go, what they lack, and what it would cost."""
-
-    audience: int
-    """How many people would be written to."""
-    ready: int
-    """How many of them have all that the content needs."""
-    missing: dict[str, int]
-    """For each field that is needed, how many people lack it."""
-    too_long: int
-    """For how many people the filled text is too long."""
-    price: Decimal
-    cost: Decimal
-    """Price times the messages that would go."""
-    currency: str
-    within_cap: bool
-    """Whether the cost stays within `spend_cap`."""
-    problems: list[str]
-    """What keeps the campaign from being sent, in words."""
-    whole: bool
-    """Whether everybody was looked at; false when the audience is larger than the look."""
-
-
-class Verified(msgspec.Struct, frozen=True, kw_only=True):
-    """The proof for one campaign. `holds`: everybody has exactly one outcome, and each that was not sent a reason."""
-
-    campaign_id: UUID
-    state: State
-    """The state that the campaign is in."""
-    audience: int
-    """How many recipients were written down."""
-    messages: int
-    """How many messages there are for them."""
-    sent: int
-    """Messages that the provider accepted."""
-    failed: int
-    """Messages that failed for good."""
-    skipped: int
-    """Messages that were not sent on purpose."""
-    unknown: int
-    """Messages that may have been sent: the answer of the provider is missing."""
-    open: int
-    """Messages that have no outcome yet."""
-    twice: int
-    """Messages beyond the first to the same address; must be 0."""
-    without_reason: int
-    """Messages that were not sent and do not say why; must be 0."""
-    without_attempt: int
-    """Messages that were sent without an attempt on record; must be 0."""
-    skipped_though_sent: int
-    """Messages that count as skipped and were sent; must be 0."""
-    holds: bool
-    """Whether everything adds up: each recipient has exactly one outcome."""
-    faults: list[str]
-    """What does not add up, in words."""
 
 
 def content_json(content: UsedTemplate | UsedText) -> str:

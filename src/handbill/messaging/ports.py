@@ -52,7 +52,9 @@ class Contacts(Protocol):
 
     async def opt_out(self, tx: Tx, tenant_id: int, channel: str, address: str, *, source: str, proof: str) -> None: ...
 
-    async def opt_in(self, tx: Tx, tenant_id: int, channel: str, address: str, *, source: str, proof: str) -> None: ...
+    async def opt_in(self, tx: Tx, tenant_id: int, channel: str, address: str, *, source: str, proof: str) -> bool:
+        """Lift the person's own earlier opt-out; false where there was none. Consent that was never given stays so."""
+        ...
 
     def address(self, channel: str, wire: str) -> str:
         """The normalised address behind a provider's spelling of it."""

@@ -15,19 +15,19 @@ from msgspec import Meta
 from handbill.kit.errors import Fault, Invalid
 from handbill.kit.etags import etag
 from handbill.kit.pages import LIMIT_DEFAULT, LIMIT_MAX, Page
-from handbill.messaging import connection_routes, examples, hook_routes, inbox_routes, incoming_routes, single_routes
+from handbill.messaging import (
+    connection_routes,
+    draft_routes,
+    examples,
+    hook_routes,
+    inbox_routes,
+    incoming_routes,
+    single_routes,
+)
+from handbill.messaging.estimate_model import Estimate, Verified
 from handbill.messaging.fairness import FairShares
 from handbill.messaging.links import NewSwitch, Switch
-from handbill.messaging.plan import (
-    Campaign,
-    Estimate,
-    MessageState,
-    MessageView,
-    NewCampaign,
-    Outcomes,
-    State,
-    Verified,
-)
+from handbill.messaging.plan import Campaign, MessageState, MessageView, NewCampaign, Outcomes, State
 from handbill.messaging.ports import Recipient
 from handbill.messaging.service import MessagingService
 from handbill.tenants.model import Principal
@@ -96,22 +96,12 @@ class CampaignRoutes(Controller):
         return Response(made, status_code=201, headers={"ETag": etag(made.version)})
 
     @get(
-        "/{campaign_id:uuid}",
-        operation_id="getMessageCampaign",
-        opt={"scope": _READ, "example": examples.CAMPAIGN},
-    )
-    async def read(self, messaging: Messaging, principal: Who, campaign_id: Id) -> Response[Campaign]:
-        """One campaign."""
-        found = await messaging.campaigns.read(principal.tenant_id, campaign_id)
-        return Response(found, headers={"ETag": etag(found.version)})
-
-    @get(
         "/{campaign_id:uuid}/estimate",
         operation_id="estimateMessageCampaign",
         opt={"scope": _READ, "example": examples.ESTIMATE},
     )
     async def estimate(self, messaging: Messaging, principal: Who, campaign_id: Id) -> Estimate:
-        """Before it begins: how many would get it, who lacks a variable, what it would cost, what stands in the way."""
+        """What would happen: who gets it, who is skipped and why, how long it takes, what it costs."""
         return await messaging.campaigns.estimate(principal.tenant_id, campaign_id)
 
     @get(
@@ -146,7 +136,7 @@ class CampaignRoutes(Controller):
         opt={"scope": _READ, "example": examples.VERIFIED},
     )
     async def verify(self, messaging: Messaging, principal: Who, campaign_id: Id) -> Verified:
-        """The proof that everybody has exactly one outcome, counted anew from the rows."""
+        """The proof that everybody has exactly one outcome, and how it differs from the estimate at its start."""
         return await messaging.campaigns.verify(principal.tenant_id, campaign_id)
 
     @post(
@@ -247,6 +237,6 @@ class SwitchRoutes(Controller):
 
 
 handlers = [
-    CampaignRoutes, SwitchRoutes, *connection_routes.handlers, *hook_routes.handlers, *inbox_routes.handlers,
-    *incoming_routes.handlers, *single_routes.handlers,
+    CampaignRoutes, SwitchRoutes, *draft_routes.handlers, *connection_routes.handlers, *hook_routes.handlers,
+    *inbox_routes.handlers, *incoming_routes.handlers, *single_routes.handlers,
 ]  # fmt: skip

@@ -22,7 +22,9 @@ from handbill.messaging.campaigns import Campaigns
 from handbill.messaging.connections import Connections
 from handbill.messaging.consequences import Consequences, Pauses
 from handbill.messaging.dispatch import Dispatcher, TurnPolicy
+from handbill.messaging.drafts import CampaignDrafts, CampaignPatch
 from handbill.messaging.erasure import Erasure
+from handbill.messaging.estimates import EstimatePolicy, Estimator
 from handbill.messaging.fairness import Fairness
 from handbill.messaging.hearing import Hearing
 from handbill.messaging.hooks import HookDesk
@@ -33,6 +35,7 @@ from handbill.messaging.launch import Launcher
 from handbill.messaging.limits import PAIR_KEPT, Pace
 from handbill.messaging.links import Safe
 from handbill.messaging.model import Account
+from handbill.messaging.opt_out_words import NewOptOutWords, OptOutWords, OptOutWordService
 from handbill.messaging.pacer import Pacer
 from handbill.messaging.ports import AudiencePage, Contacts, Recipient
 from handbill.messaging.providers.port import Provider
@@ -48,9 +51,9 @@ from handbill.messaging.token_states import TokenStates
 from handbill.tenants.service import Audit
 
 __all__ = [
-    "SINGLES_IN_FLIGHT", "STATE", "AudiencePage", "Contacts", "KeeperPolicy", "MessageRequest",
-    "MessagingPolicy", "MessagingService", "NewMessage", "Pauses", "Recipient", "SingleMessage", "TurnPolicy",
-    "load_sealed",
+    "SINGLES_IN_FLIGHT", "STATE", "AudiencePage", "CampaignPatch", "Contacts", "EstimatePolicy", "KeeperPolicy",
+    "MessageRequest", "MessagingPolicy", "MessagingService", "NewMessage", "NewOptOutWords", "OptOutWords", "Pauses",
+    "Recipient", "SingleMessage", "TurnPolicy", "load_sealed",
 ]  # fmt: skip
 
 SINGLES_IN_FLIGHT = 32
@@ -58,6 +61,7 @@ SINGLES_IN_FLIGHT = 32
 
 STATE = (
     StateTable("messaging.switches", ("tenant_id",), frozenset({"updated_at"})),
+    StateTable("messaging.opt_out_words", ("tenant_id",), frozenset({"updated_at"})),
     StateTable("messaging.connections", ("tenant_id", "connection_id"), frozenset({"updated_at", "sealed"})),
     StateTable(
         "messaging.numbers",
@@ -65,7 +69,11 @@ STATE = (
         frozenset({"turn", "turn_until", "single_turn", "single_until", "throttled", "updated_at"}),
     ),
     StateTable("messaging.templates", ("tenant_id", "connection_id", "name", "language")),
-    StateTable("messaging.campaigns", ("tenant_id", "campaign_id"), frozenset({"updated_at", "spent"})),
+    StateTable(
+        "messaging.campaigns",
+        ("tenant_id", "campaign_id"),
+        frozenset({"updated_at", "spent", "estimate", "failed_code", "failed_in_row"}),
+    ),
     StateTable("messaging.messages", ("tenant_id", "message_id"), frozenset({"claim"})),
     StateTable("messaging.single_messages", ("tenant_id", "message_id")),
     StateTable("messaging.reached", ("tenant_id", "portfolio", "address")),
@@ -83,6 +91,7 @@ class MessagingPolicy(msgspec.Struct, frozen=True):
     turn: TurnPolicy = TurnPolicy()
     keeper: KeeperPolicy = KeeperPolicy()
     pauses: Pauses = Pauses()
+    estimate: EstimatePolicy = EstimatePolicy()
     pair: Pace = PAIR_KEPT
 
 
@@ -128,13 +137,19 @@ class MessagingService:
             policy.keeper,
         )  # fmt: skip
         self.launcher = Launcher(database, outbox, contacts, self.dispatcher, self.consequences, clock, ids)
-        self.campaigns = Campaigns(database, audit, contacts, self.dispatcher, self.keeper, clock, ids)
+        estimator = Estimator(database, contacts, clock, policy.turn, policy.estimate)
+        self.campaigns = Campaigns(database, audit, contacts, self.dispatcher, self.keeper, estimator, clock, ids)
+        self.drafts = CampaignDrafts(database, audit, clock, ids)
         callbacks = Callbacks(verify_key, public_url)
         self.connections = Connections(
             database, audit, provider, safe, self.dispatcher, self.hooks, self.consequences, outbox, clock, ids,
             callbacks,
         )  # fmt: skip
-        hearing = Hearing(contacts, self.consequences, self.hooks, outbox, outcomes, clock)
+        self.opt_out_words = OptOutWordService(database, audit, clock)
+        hearing = Hearing(
+            contacts, self.consequences, self.hooks, outbox, outcomes, clock, self.opt_out_words,
+            policy.turn.pause_after,
+        )  # fmt: skip
         self.incoming = Incoming(database, audit, safe, callbacks.verify_token, hearing, clock)
         self.hook_desk = HookDesk(database, audit, self.hooks, seal, http, clock, ids)
         self.fairness = Fairness(database, clock)

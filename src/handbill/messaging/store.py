@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -11,6 +11,7 @@ import msgspec
 
 from handbill.infra import sqlfiles
 from handbill.infra.postgres import Tx
+from handbill.messaging.limits import OPEN_MS
 from handbill.messaging.model import Template
 from handbill.messaging.plan import (
     Campaign,
@@ -25,6 +26,8 @@ from handbill.messaging.ports import Recipient
 S = sqlfiles.load("handbill.messaging")
 
 BEGINNING = "-infinity"
+OPEN_FOR = timedelta(milliseconds=OPEN_MS)
+"""For so long after a person's own message free text may be sent to them."""
 
 
 class NumberRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,6 +99,20 @@ async def insert_campaign(
     return campaign_of(row)
 
 
+async def update_campaign(
+    tx: Tx, tenant_id: int, campaign_id: UUID, new: NewCampaign, numbers: Sequence[str], zone: str, now: datetime
+) -> Campaign:
+    """Of a draft that is locked."""
+    quiet, cap = new.quiet, new.person_cap
+    row = await tx.fetchrow(
+        S.update_campaign, tenant_id, campaign_id, new.name, new.connection_id, list(numbers),
+        content_json(new.content), _json(new.bindings), _json(new.audience), new.purpose, new.scheduled_at,
+        new.expires_at, quiet and quiet.since, quiet and quiet.until, quiet and (quiet.zone or zone),
+        quiet and quiet.by, cap and cap.count, cap and cap.hours, new.price, new.spend_cap, new.currency, now,
+    )  # fmt: skip
+    return campaign_of(row)
+
+
 async def read_campaign(tx: Tx, tenant_id: int, campaign_id: UUID, *, lock: bool = False) -> Campaign | None:
     row = await tx.fetchrow(S.lock_campaign if lock else S.read_campaign, tenant_id, campaign_id)
     return None if row is None else campaign_of(row)
@@ -152,7 +169,17 @@ async def claim(
     counted_since: datetime,
 ) -> list[Claimed]:  # fmt: skip
     rows = await tx.fetch(
-        S.claim, tenant_id, number.number_id, limit, retries, now, claim, number.portfolio, number.tier, counted_since
+        S.claim,
+        tenant_id,
+        number.number_id,
+        limit,
+        retries,
+        now,
+        claim,
+        number.portfolio,
+        number.tier,
+        counted_since,
+        now - OPEN_FOR,
     )
     return [
         Claimed(

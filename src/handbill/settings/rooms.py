@@ -310,11 +310,20 @@ class Messaging(msgspec.Struct, frozen=True):
     number_pause_s: Annotated[
         float, Meta(ge=0, description="How long a number rests after the provider throttled it twice in a row.")
     ] = 60
+    pause_after_refusals: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=1_000,
+            description="So many refusals of one campaign in a row that everybody else would get pause it.",
+        ),
+    ] = 5
     campaigns_per_poll: Annotated[
-        int, Meta(ge=1, le=1_000, description="Campaigns that begin in one minute, over all tenants.")
+        int, Meta(ge=1, le=1_000, description="Campaigns that begin at once, over all tenants; others a second later.")
     ] = 10
     campaigns_per_tenant: Annotated[
-        int, Meta(ge=1, le=1_000, description="How many of them one tenant has while others have some ready.")
+        int,
+        Meta(ge=1, le=1_000, description="How many of them one tenant has in each round while others have some ready."),
     ] = 2
     hooks_insecure: Annotated[
         bool, Meta(description="Whether our own webhooks may go to plain HTTP and private addresses: for trying out.")

@@ -41,10 +41,10 @@ from handbill.tenants.model import (
     NewKey,
     NewTenant,
     SettingsPatch,
-    Status,
     Tenant,
     TenantPatch,
     TenantSettings,
+    Tier,
 )
 from handbill.tenants.passwords import Passwords
 from handbill.tenants.places import check_region, check_zone
@@ -165,10 +165,10 @@ class TenantService:
             return _there(found or await store.find_tenant_by_slug(tx, str(name)))
 
     async def suspend(self, tenant_id: int, *, actor: str) -> Tenant:
-        return await self._set_status(tenant_id, "suspended", actor)
+        return await self._update(tenant_id, "tenant.suspend", actor, status="suspended")
 
     async def resume(self, tenant_id: int, *, actor: str) -> Tenant:
-        return await self._set_status(tenant_id, "active", actor)
+        return await self._update(tenant_id, "tenant.resume", actor, status="active")
 
     async def set_limits(self, tenant_id: int, limits: dict[str, float], *, actor: str) -> TenantSettings:
         """Overrides of the house's limits are the operator's to give: a tenant does not set its own."""
@@ -186,6 +186,10 @@ class TenantService:
         await self._tell(tenant_id)
         return after.shown
 
+    async def set_tier(self, tenant_id: int, tier: Tier, *, actor: str) -> Tenant:
+        """The tier is the administrator's to give: it decides how much of the installation a tenant may use."""
+        return await self._update(tenant_id, "tenant.tier", actor, tier=tier)
+
     async def sweep(self) -> dict[str, int]:
         """Remove sessions, idempotency keys and exports that have expired, and end erasures that no job works on."""
         now = self._clock.now()
@@ -197,13 +201,13 @@ class TenantService:
                 "erasures": await person_store.end_old_erasures(tx, now, now - ERASURES_END_AFTER),
             }
 
-    async def _set_status(self, tenant_id: int, status: Status, actor: str) -> Tenant:
+    async def _update(self, tenant_id: int, action: str, actor: str, **changes: str) -> Tenant:
         async with self._database.worker() as tx:
             before = _there(await store.read_tenant(tx, tenant_id, lock=True))
-            if before.status == status:
+            wanted = structs.replace(before, **changes)
+            if wanted == before:
                 return before
-            after = await store.update_tenant(tx, structs.replace(before, status=status), self._clock.now())
-            action = "tenant.suspend" if status == "suspended" else "tenant.resume"
+            after = await store.update_tenant(tx, wanted, self._clock.now())
             await self._note(tx, tenant_id, actor, action, before, before, after)
         await self._tell(tenant_id)
         return after

@@ -12,6 +12,7 @@ from handbill.contacts.model import Recipient as Contact
 from handbill.contacts.service import ContactsService, from_whatsapp, spellings
 from handbill.infra.postgres import Tx
 from handbill.kit.errors import Conflict, NotFound
+from handbill.messaging.fields import contact_fields
 from handbill.messaging.plan import AudienceSpec
 from handbill.messaging.ports import AudiencePage, Recipient, Why
 from handbill.messaging.service import MessagingService
@@ -61,8 +62,10 @@ class AddressBook:
     async def opt_out(self, tx: Tx, tenant_id: int, channel: str, address: str, *, source: str, proof: str) -> None:
         await self._contacts.opt_out(tenant_id, cast(Channel, channel), address, source=source, proof=proof, tx=tx)
 
-    async def opt_in(self, tx: Tx, tenant_id: int, channel: str, address: str, *, source: str, proof: str) -> None:
-        await self._contacts.opt_in(tenant_id, cast(Channel, channel), address, source=source, proof=proof, tx=tx)
+    async def opt_in(self, tx: Tx, tenant_id: int, channel: str, address: str, *, source: str, proof: str) -> bool:
+        return await self._contacts.opt_in(
+            tenant_id, cast(Channel, channel), address, source=source, proof=proof, tx=tx
+        )
 
     def address(self, channel: str, wire: str) -> str:
         return from_whatsapp(wire)
@@ -89,7 +92,9 @@ class Reach:
 
 
 def _recipient(one: Contact) -> Recipient:
-    own = {"name": one.name, "locale": one.locale}
-    fields = {**own, **one.attributes, **{name: value for name, value in own.items() if value is not None}}
+    own = {
+        "name": one.name, "locale": one.locale, "email": one.email, "phone": one.phone, "external_id": one.external_id,
+    }  # fmt: skip
+    fields = contact_fields(own, one.attributes)
     zone = next((one.attributes[name] for name in ZONE_FIELDS if isinstance(one.attributes.get(name), str)), None)
     return Recipient(one.contact_id, one.address, fields, zone)

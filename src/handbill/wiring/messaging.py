@@ -36,6 +36,7 @@ def policy(settings: Settings) -> MessagingPolicy:
             standard_per_second=given.standard_per_second,
             enterprise_per_second=given.enterprise_per_second,
             in_flight=given.graph_connections,
+            pause_after=given.pause_after_refusals,
         ),
         keeper=KeeperPolicy(
             claim_s=given.claim_s,
@@ -80,13 +81,15 @@ def hook_policy(settings: Settings) -> HttpPolicy:
 
 
 class MessageSweep(Loop):
-    """Frees claims of workers that are gone, calls attempts without an answer unknown, and rings where work lies."""
+    """Begins campaigns whose time has come, frees claims of workers that are gone, calls attempts without an answer
+    unknown, and rings where work lies."""
 
     def __init__(self, house: House) -> None:
         super().__init__("message-sweep")
         self._messaging = house.messaging
 
     async def turn(self) -> None:
+        await self._messaging.keeper.begin()
         await self._messaging.keeper.sweep()
         await self.rest(SWEEP_S)
 

@@ -64,7 +64,7 @@ order by $4 = any (granted) desc, contact_id limit 1;
 -- name: audience_page
 -- One page of a campaign's audience on one channel: those with an address there, with what stands against writing.
 select c.contact_id, a.address, c.name, c.attributes, c.locale,
-    $4 = any (c.granted) as granted, $4 = any (c.denied) as denied, s.reason as suppressed, c.external_id
+    $4 = any (c.granted) as granted, $4 = any (c.denied) as denied, s.reason as suppressed, c.external_id, c.phone, c.email
 from contacts.contacts c
 cross join lateral (
     select case $4 when 'whatsapp' then c.whatsapp when 'email' then c.email else c.phone end as address
@@ -91,6 +91,22 @@ values ($1, $2, $3, $4, $5, $6, $7, $8, $9)
 select at, channel, granted, source, proof, actor, import_id, consent_id from contacts.consent_log
 where tenant_id = $1 and contact_id = $2 and ($3::uuid is null or consent_id > $3)
 order by consent_id limit $4
+
+-- name: consent_before_opt_out
+-- An opt-out that the person sent is written down by the system, and by no import.
+select c.contact_id, last.opted_out, other.granted as granted_before
+from unnest($3::uuid[]) as c (contact_id)
+cross join lateral (
+    select not l.granted and l.actor = 'system' and l.import_id is null as opted_out from contacts.consent_log l
+    where l.tenant_id = $1 and l.contact_id = c.contact_id and l.channel = $2
+    order by l.at desc, l.consent_id desc limit 1
+) last
+left join lateral (
+    select l.granted from contacts.consent_log l
+    where l.tenant_id = $1 and l.contact_id = c.contact_id and l.channel = $2
+        and (l.granted or l.actor <> 'system' or l.import_id is not null)
+    order by l.at desc, l.consent_id desc limit 1
+) other on true
 
 -- name: put_suppression
 -- A lasting one is not shortened by a passing one; an opt-out is not renamed by anything but itself.

@@ -26,6 +26,8 @@ _log = logs.get("jobs.worker")
 LOOK = 256
 """How far the claim looks into the waiting jobs for one that may start."""
 TRACE_LINES = 10
+CONFIRM_MS = 1_500
+"""A worker is dead when it is silent for so long after it was first found silent."""
 NEVER = 1 << 30
 
 
@@ -66,6 +68,7 @@ class Calls:
         self._retry = self._redis.script(scripts.settle("retryJob-11"))
         self._back = self._redis.script(scripts.settle("moveJobFromActiveToWait-9"))
         self._sweep = self._redis.script(scripts.sweep())
+        self._release_dead = self._redis.script(scripts.own("release_dead"))
         self._detach_script = self._redis.script(scripts.own("detach"))
         finish = ("wait", "active", "prioritized", "events", "stalled", "limiter", "delayed", "paused", "meta", "pc")
         self._finish_keys = queue.keys.some(*finish)
@@ -144,6 +147,18 @@ class Calls:
         names = ("stalled", "wait", "active", "stalled-check", "meta", "paused", "marker", "events", "repeat")
         found = await self._sweep(keys=self._keys.some(*names), args=[NEVER, self._keys.base, "", every_ms])
         return [raw.decode(errors="replace") for raw in found]
+
+    async def release_dead(self) -> list[str]:
+        """Take the locks of workers that died a moment ago; the next sweep gives their jobs back at once."""
+        keys = (self._keys.workers, *self._keys.some("active", "stalled", "stalled-check"))
+        found = await self._release_dead(keys=keys, args=[self._keys.base, CONFIRM_MS])
+        return [raw.decode(errors="replace") for raw in found]
+
+    async def leave(self) -> None:
+        """This worker has no jobs any more and ends: nobody needs to look after it."""
+        await self._redis.many(
+            [["HDEL", self._keys.workers, self._id], ["DEL", self._keys.alive(self._id)]], atomic=True
+        )
 
     async def wake(self) -> None:
         """Set the marker: some worker with a free lane looks once. Harmless when there is nothing."""

@@ -27,17 +27,21 @@ _log = logs.get("jobs.renewal")
 
 PARTS = 3
 """A lock is renewed each time a third of it has passed: two renewals may fail before it is lost."""
+ALIVE_MS = 3_000
+"""A worker that has not said that it lives for so long may be dead (release_dead.lua)."""
 
 
 class Holdings:
     """The locks one worker holds, written by its loop and read by the thread."""
 
     def __init__(
-        self, keys: QueueKeys, lock_ms: int, *, lost: Callable[[Sequence[str]], None],
+        self, keys: QueueKeys, worker_id: str, lock_ms: int, *, lost: Callable[[Sequence[str]], None],
         aborted: Callable[[Sequence[tuple[str, str]]], None],
     ) -> None:  # fmt: skip
         self.keys = keys
+        self.worker_id = worker_id
         self.lock_ms = lock_ms
+        self.beat_due = 0.0
         self.tokens: dict[str, str] = {}
         """wire id -> token. Only whole-dict operations, which the interpreter does in one step."""
         self.due = time.monotonic() + lock_ms / 1000 / PARTS
@@ -71,6 +75,7 @@ class Renewal:
         self.health = TaskHealth("lock-renewal")
         self._stop = threading.Event()
         self._script = scripts.own("renew")
+        self._beat_script = scripts.own("beat")
 
     def join(self, member: Holdings) -> None:
         self._members = [*self._members, member]
@@ -123,13 +128,23 @@ class Renewal:
 
     async def _round(self, connection: Connection) -> None:
         for member in self._members:
-            if time.monotonic() < member.due:
-                continue
             try:
+                await self._beat(connection, member)
+                if time.monotonic() < member.due:
+                    continue
                 await self._renew_held(connection, member)
             except RedisError as error:  # this queue's keys are not what they should be; the others' locks are kept
                 _log.error("renewal.queue_refused", queue=member.keys.queue, reason=str(error))
             member.due = time.monotonic() + member.lock_ms / 1000 / PARTS
+
+    async def _beat(self, connection: Connection, member: Holdings) -> None:
+        """Say that this worker lives, whatever its own loop does: who stops saying so loses its jobs within seconds."""
+        now = time.monotonic()
+        if now < member.beat_due:
+            return
+        keys = (member.keys.workers, member.keys.alive(member.worker_id))
+        await connection.call("EVAL", self._beat_script, 2, *keys, member.worker_id, ALIVE_MS, timeout=5)
+        member.beat_due = now + ALIVE_MS / 1000 / PARTS
 
     async def _renew_held(self, connection: Connection, member: Holdings) -> None:
         held = list(member.tokens.items())

@@ -33,6 +33,8 @@ T = TypeVar("T")
 
 IDLE_LOOK_S = 5.0
 """Between two tries of a dispatcher after an error."""
+LOOK_FOR_DEAD_S = 0.5
+"""How often workers that fell silent are looked for."""
 STUBBORN_S = 5.0
 """How long a handler may ignore its interruption at stop before its job is handed back over its head."""
 REFUSALS = 5
@@ -80,6 +82,7 @@ class JobWorker:
         self._patience_ends = float("inf")
         self._under_way = 0
         self._mixed = False
+        self._sweep_due = 0.0
         self._dispatcher = BackgroundTask(self.name, self._fill_lane)
         self.health = self._dispatcher.health
         self._tasks: list[BackgroundTask] = []
@@ -94,12 +97,12 @@ class JobWorker:
             queue, worker_id, name=self.worker, slots=self.concurrency, lock_ms=self._lock_ms, limit=self._limit
         )
         self._bell = Doorbell(queue.redis, queue.keys, queue.keys.client_name(self.worker), self._has_free_lane)
-        self._holdings = Holdings(queue.keys, self._lock_ms, lost=self._lost, aborted=self._aborted)
+        self._holdings = Holdings(queue.keys, worker_id, self._lock_ms, lost=self._lost, aborted=self._aborted)
         self._renewal = Renewal.of(queue.redis)
         self._renewal.join(self._holdings)
         self._tasks = [
             BackgroundTask(f"{self.name}:listen", self._bell.listen),
-            BackgroundTask(f"{self.name}:sweep", self._sweep, period_s=self._stalled_ms / 1000),
+            BackgroundTask(f"{self.name}:sweep", self._sweep, period_s=min(self._stalled_ms / 1000, LOOK_FOR_DEAD_S)),
         ]
         for task in (*self._tasks, self._dispatcher):
             await task.start()
@@ -130,6 +133,7 @@ class JobWorker:
             await self._pool.stop()
         with contextlib.suppress(HandbillError, RedisError):
             await self._calls.recount({})
+            await self._calls.leave()
             await self._calls.wake()  # a marker we took may have been meant for somebody else
         _log.info("worker-stopped", queue=self.queue.name, worker=self.worker)
 
@@ -290,7 +294,11 @@ class JobWorker:
                 running.interrupt("aborted", reasons[running.job.wire_id])
 
     async def _sweep(self) -> None:
-        """Bring back jobs of workers that are gone."""
+        """Bring back jobs of workers that are gone: of one that fell silent at once, of others when their locks end."""
+        released = await self._calls.release_dead()
+        if not released and time.monotonic() < self._sweep_due:
+            return
+        self._sweep_due = time.monotonic() + self._stalled_ms / 1000
         for wire_id in await self._calls.sweep(self._stalled_ms):
             self._ended["stalled"].inc()
             _log.warning("job-stalled", queue=self.queue.name, job=wire_id, kept="it waits again, one attempt less")

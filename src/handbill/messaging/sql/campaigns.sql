@@ -8,6 +8,17 @@ values ($1, $2, $3, $4, $5, $6, $7::jsonb, $8::jsonb, $9::jsonb, $10, 'draft', $
     $22, $23, $23)
 returning *, content::text as content_text, bindings::text as bindings_text, audience::text as audience_text;
 
+-- name: update_campaign
+update messaging.campaigns
+set name = $3, connection_id = $4, numbers = $5, content = $6::jsonb, bindings = $7::jsonb, audience = $8::jsonb, purpose = $9,
+    scheduled_at = $10, expires_at = $11, quiet_from = $12, quiet_to = $13, quiet_zone = $14, quiet_by = $15, cap_count = $16,
+    cap_hours = $17, price = $18, spend_cap = $19, currency = $20, updated_at = $21, version = version + 1
+where tenant_id = $1 and campaign_id = $2 and state = 'draft'
+returning *, content::text as content_text, bindings::text as bindings_text, audience::text as audience_text;
+
+-- name: delete_campaign
+delete from messaging.campaigns where tenant_id = $1 and campaign_id = $2 and state = 'draft';
+
 -- name: read_campaign
 select *, content::text as content_text, bindings::text as bindings_text, audience::text as audience_text
 from messaging.campaigns where tenant_id = $1 and campaign_id = $2;
@@ -31,7 +42,8 @@ set state = $3, reason = $4, resume_to = $5, scheduled_at = coalesce($6, schedul
 where tenant_id = $1 and campaign_id = $2
 returning *, content::text as content_text, bindings::text as bindings_text, audience::text as audience_text;
 
--- Campaigns whose time has come: distinct tenants first, at most two each, then filled up; the oldest first.
+-- Campaigns whose time has come, in rounds: every tenant's oldest first, then at most two ($3) more of each until as many are
+-- chosen as may begin.
 -- name: ready_campaigns
 -- no-tenant: the poller chooses fairly among all tenants
 with recursive tenants_ready as (
@@ -54,7 +66,7 @@ ready as (
         and not exists (select from messaging.switches s where s.tenant_id = r.tenant_id and s.stopped)
 )
 select tenant_id, campaign_id, turn from ready
-order by case when turn = 1 then 0 when turn <= $3 then 1 else 2 end, scheduled_at, campaign_id
+order by case when turn = 1 then 0 else (turn + $3 - 1) / $3 end, scheduled_at, campaign_id
 limit $2;
 
 -- name: due_scheduled
@@ -176,13 +188,18 @@ select
     count(*) filter (where state = 'skipped' and attempted_at is not null and wamid is not null)::int as skipped_though_sent
 from messaging.messages where tenant_id = $1 and campaign_id = $2;
 
--- Fairness: of every tenant with messages attempted since, how many, and how long they had waited.
+-- Fairness: of every tenant with messages attempted since, how many, and how long they had waited once they were due. What was
+-- refused until later has its next time already: how long its last attempt waited is not there any more, so it counts in no mean.
 -- name: fairness
 -- no-tenant: shares compare tenants; only the operator and gauges see them, by internal number
 select tenant_id, count(*)::int as messages,
-    extract(epoch from avg(attempted_at - greatest(created_at, due_at)))::float8 as wait_s,
-    extract(epoch from percentile_disc(0.95) within group (order by attempted_at - greatest(created_at, due_at)))::float8 as wait_p95_s
-from messaging.messages where attempted_at >= $1 group by tenant_id order by messages desc limit 1000;
+    coalesce(extract(epoch from avg(attempted_at - ready_at) filter (where ready_at <= attempted_at)), 0)::float8 as wait_s,
+    coalesce(extract(epoch from percentile_disc(0.95) within group (order by attempted_at - ready_at)
+        filter (where ready_at <= attempted_at)), 0)::float8 as wait_p95_s
+from (
+    select tenant_id, attempted_at, greatest(created_at, due_at) as ready_at from messaging.messages where attempted_at >= $1
+) m
+group by tenant_id order by messages desc limit 1000;
 
 
 -- name: audience_cursor

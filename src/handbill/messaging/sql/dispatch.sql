@@ -19,7 +19,8 @@ for update of n;
 select pg_advisory_xact_lock(hashtextextended('handbill.messaging', $1::int)); -- tenant_id
 
 -- Claims what may be sent now. What must not be sent is skipped with its reason in the same breath; what may only be
--- sent later (quiet hours where the person lives, a full tier) keeps its place with a later time.
+-- sent later (quiet hours where the person lives, a full tier) keeps its place with a later time. $10: since when the person
+-- must have written to this number for free text. `foresee` (estimates.sql) predicts the reasons, in the same order.
 -- name: claim
 with flight as (
     select count(*)::int as n from messaging.messages
@@ -27,6 +28,7 @@ with flight as (
 ),
 live as (
     select c.campaign_id, c.purpose, c.expires_at, c.cap_count, c.cap_hours, c.quiet_by, c.quiet_zone, c.quiet_from, c.quiet_to,
+        c.content ->> 'type' = 'text' as is_free_text,
         case when c.spend_cap is null or c.price = 0 then 1000000
              else greatest(least(floor((c.spend_cap - c.spent) / c.price), 1000000), 0)::int end as affordable
     from messaging.campaigns c
@@ -77,7 +79,12 @@ judged as (
                         select from messaging.single_messages x
                         where x.tenant_id = o.tenant_id and x.message_id = o.message_id and x.purpose = 'marketing'))
             ) >= l.cap_count then 'person_cap'
-            else f.reason
+            when f.reason is not null then f.reason
+            when l.is_free_text and not exists (
+                select from messaging.inbound i
+                where i.tenant_id = $1 and i.address = p.address and i.number_id = $2 and i.at > $10
+                    and i.at < $5 + interval '5 minutes'
+            ) then 'window_closed'
         end as no,
         case when l.quiet_by = 'contact'
              then messaging.quiet_until(coalesce(p.zone, l.quiet_zone), l.quiet_from, l.quiet_to, $5) end as quiet

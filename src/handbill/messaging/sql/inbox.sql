@@ -91,6 +91,24 @@ from held h
 where m.tenant_id = h.tenant_id and m.message_id = h.message_id
 returning m.tenant_id, m.message_id, m.campaign_id, m.channel, m.address, m.number_id, m.state, m.error_code, h.fresh;
 
+-- Failures with one code, none of them delivered between. Paused, it begins again, so that a resumed campaign gets as many tries.
+-- name: add_failures_in_row
+update messaging.campaigns
+set failed_in_row = case when failed_code = $3 and state <> 'paused' then failed_in_row else 0 end + $4, failed_code = $3
+where tenant_id = $1 and campaign_id = $2
+returning failed_in_row;
+
+-- name: clear_failures_in_row
+-- no-tenant: each campaign with its tenant's number
+update messaging.campaigns c set failed_in_row = 0
+from (
+    select x.tenant_id, x.campaign_id
+    from unnest($1::int[], $2::uuid[]) as a (tenant_id, campaign_id)
+    join messaging.campaigns x on x.tenant_id = a.tenant_id and x.campaign_id = a.campaign_id and x.failed_in_row > 0
+    order by x.tenant_id, x.campaign_id for update of x
+) f
+where c.tenant_id = f.tenant_id and c.campaign_id = f.campaign_id;
+
 -- A status without our own note: found by the address it went to and the provider's name for it.
 -- name: find_by_wamid
 select w.tenant_id, w.wamid, m.message_id
