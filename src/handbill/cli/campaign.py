@@ -9,7 +9,7 @@ from uuid import UUID
 import msgspec
 import typer
 
-from handbill.cli.frame import JsonFlag, TenantOption, for_tenant, show, table, with_house
+from handbill.cli.frame import JsonFlag, TenantOption, show, table, with_house
 from handbill.kit.errors import Invalid
 
 if TYPE_CHECKING:
