@@ -164,3 +164,21 @@ async def test_what_was_acknowledged_before_a_kill_is_in_the_journal(
     kept = {one.id for one in await sender.events()}
     assert len(acknowledged) >= 1_000
     assert acknowledged <= kept
+
+
+async def test_posthogs_clients_get_an_empty_configuration_from_every_site_and_for_every_key(api: Api) -> None:
+    shop = {"Origin": "https://shop.example"}
+    for method, path in (
+        ("POST", "/flags/?v=2"), ("POST", "/decide/?v=3"), ("GET", "/flags/definitions?token=x&send_cohorts"),
+        ("GET", "/api/feature_flag/local_evaluation?token=x"), ("GET", "/api/surveys/?token=x"),
+        ("GET", "/api/early_access_features/?token=x"), ("GET", "/array/hbw_any/config"),
+        ("GET", "/array/hbw_any/config.js"), ("GET", "/static/1.434.18/surveys.js"), ("GET", "/static/recorder.js?v=1"),
+    ):  # fmt: skip
+        body = {"data": b"data=e30="} if method == "POST" else {}
+        reply = await api(method, path, headers=shop, **body)
+        assert (reply.status, reply.headers.get("Access-Control-Allow-Origin")) == (200, "*"), path
+        assert ("max-age=300" in reply.headers.get("Cache-Control", "")) == (method == "GET"), path
+    preflight = {**shop, "Access-Control-Request-Method": "POST"}
+    assert (await api("OPTIONS", "/flags/?v=2", headers=preflight)).status == 204
+    for path in ("/static/array.js", "/array/a%22b/config.js", "/array/a%22b/config"):
+        assert (await api("GET", path)).status == 404, path

@@ -11,6 +11,7 @@ from litestar import Controller, Response, get, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter, SkipValidation
 
+from handbill.events import config_routes
 from handbill.events.service import (
     Chosen,
     Drop,
@@ -189,4 +190,4 @@ def _after(cursor: str | None) -> UUID | None:
         raise Invalid("The cursor is not one of ours; start again without it.", code="BAD_CURSOR") from None
 
 
-handlers = [EventRoutes]
+handlers = [EventRoutes, *config_routes.handlers]
