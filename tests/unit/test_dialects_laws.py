@@ -241,7 +241,8 @@ def test_addresses_are_truncated_wherever_they_stand() -> None:
     message = {"type": "track", "event": "e", "userId": "u", "context": {"ip": "198.51.100.7"}}
     (event,) = read(sent("/v1/batch", [message]), truncate_ip=True).events
     assert (event.ip, b"100.7" in event.properties) == ("198.51.100.0", False)
-    (event,) = read(sent("/v1/events", [{"event": "e", "distinct_id": "u"}]), truncate_ip=True).events
+    browser = {"event": "e", "distinct_id": "u", "properties": {"$is_server": False}}
+    (event,) = read(sent("/v1/events", [browser]), truncate_ip=True).events
     assert event.ip == "203.0.113.0"
 
 

@@ -17,8 +17,8 @@ from msgspec import Meta
 from handbill.events.reasons import Reason
 
 __all__ = [
-    "HISTORICAL", "HORIZON_DAYS", "IMPORTED", "KINDS", "NO_PROPERTIES", "PAST", "BannerEvent", "CapturedEvent", "Click",
-    "Counted", "Dropped", "Edge", "EdgeKind", "Event", "Impression", "Reason", "Row", "View", "at_us", "decode",
+    "HISTORICAL", "HORIZON_DAYS", "IMPORTED", "KINDS", "NO_PROPERTIES", "PAST", "PERSONLESS", "BannerEvent",
+    "CapturedEvent", "Click", "Counted", "Dropped", "Edge", "EdgeKind", "Event", "Impression", "Reason", "Row", "View", "at_us", "decode",
     "encode", "key", "sender", "tenant_of",
 ]  # fmt: skip
 
@@ -39,6 +39,8 @@ IMPORTED = "imported"
 """The mark of events that came by a file of history, not as they happened."""
 HISTORICAL = "historical"
 """The mark of events whose sender called the request a migration of history."""
+PERSONLESS = "personless"
+"""The mark of events whose sender wants no person for them: they are stored, and say nothing about anybody."""
 PAST = frozenset({IMPORTED, HISTORICAL})
 """What is said to be history may be as old as it is. Its ids must be its own: past the horizon nobody knows a copy."""
 

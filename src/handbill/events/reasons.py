@@ -33,6 +33,7 @@ class Reason(StrEnum):
     ILLEGAL_MERGE = "ILLEGAL_MERGE"
     TIME_UNREADABLE = "TIME_UNREADABLE"
     SET_UNREADABLE = "SET_UNREADABLE"
+    PERSON_PROFILE_OFF = "PERSON_PROFILE_OFF"
     QUOTA = "QUOTA"
     UNKNOWN_FIELD = "UNKNOWN_FIELD"
     UNPROVED_USER = "UNPROVED_USER"
@@ -68,10 +69,12 @@ DOCS: dict[Reason, str] = {
     Reason.ILLEGAL_MERGE: "Kept, but the merge it asked for was left out: one of the two ids names nobody.",
     Reason.TIME_UNREADABLE: "Kept, but its time could not be read: the time of arrival stands instead.",
     Reason.SET_UNREADABLE: "Kept, but what it would set on the person is no JSON object and was left out.",
+    Reason.PERSON_PROFILE_OFF: "Kept, but it says `$process_person_profile: false`, so that what it would change on the"
+    " person, or the identity link it makes, was left out.",
     Reason.QUOTA: "The tenant's quota of events for the day is used up; the client was told not to send it again.",
     Reason.UNKNOWN_FIELD: "It has a field that is not known; the answer names it.",
     Reason.UNPROVED_USER: "The tenant requires users' tokens (jwt.required), and nothing proves whose click this is.",
 }
 
-KEPT = frozenset({Reason.ILLEGAL_MERGE, Reason.TIME_UNREADABLE, Reason.SET_UNREADABLE})
+KEPT = frozenset({Reason.ILLEGAL_MERGE, Reason.TIME_UNREADABLE, Reason.SET_UNREADABLE, Reason.PERSON_PROFILE_OFF})
 """Warnings: the event itself was taken."""

@@ -61,7 +61,9 @@ def flat_event(fields: Mapping[str, str], entry: str, moment: Moment, terms: Ter
     except UNREADABLE:
         raise Refused(Reason.MALFORMED_PROPERTIES) from None
     time = request_time(read_ms(_number(fields.get("sent_at"))), moment.received, (sent.event_id,))
-    desk = Desk(terms.tenant, terms.truncate_ip, moment, moment.received, time, None, None, large=True)
+    desk = Desk(
+        terms.tenant, terms.truncate_ip, moment, moment.received, time, None, None, is_persons=False, large=True
+    )
     return msgspec.structs.replace(captured(desk, sent, 0, warned), dialect=DIALECT)
 
 

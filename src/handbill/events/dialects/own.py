@@ -16,6 +16,7 @@ from msgspec import Meta, Raw
 from handbill.events.dialects.bounded import check_count, elements
 from handbill.events.dialects.canon import (
     NO_PROPERTIES,
+    PERSONLESS,
     CapturedEvent,
     Dialect,
     Edge,
@@ -27,6 +28,7 @@ from handbill.events.dialects.canon import (
 )
 from handbill.events.dialects.collect import Warned, collected
 from handbill.events.dialects.ids import EDGES, distinct, edge, event_id
+from handbill.events.dialects.profiles import Changes, without_profile
 from handbill.events.dialects.reading import (
     PAYLOAD_BYTES,
     SMALL,
@@ -46,6 +48,7 @@ from handbill.events.dialects.reading import (
     text,
     without_ip,
 )
+from handbill.events.dialects.senders import Sender, is_persons_agent, sender_of
 from handbill.events.dialects.times import RequestTime, fixed, read_ms, read_us, request_time
 from handbill.events.dialects.unpack import Steps, unpacking
 from handbill.events.reasons import Reason
@@ -108,7 +111,14 @@ class _InsideIn(
     msgspec.Struct,
     frozen=True,
     gc=False,
-    rename={"set": "$set", "set_once": "$set_once", "unset": "$unset", "anon": "$anon_distinct_id"},
+    rename={
+        "set": "$set",
+        "set_once": "$set_once",
+        "unset": "$unset",
+        "anon": "$anon_distinct_id",
+        "is_server": "$is_server",
+        "profile": "$process_person_profile",
+    },
 ):
     """The few names inside properties that mean something to us."""
 
@@ -117,6 +127,8 @@ class _InsideIn(
     unset: Raw = _NOTHING
     anon: Any = None
     alias: Any = None
+    is_server: Any = None
+    profile: Any = None
 
 
 class EventIn(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
@@ -166,6 +178,7 @@ class Desk(msgspec.Struct, frozen=True):
     time: RequestTime
     ip: str | None
     user_agent: str | None
+    is_persons: bool  # the user agent is that of a browser or an app
     large: bool  # only in a large body can one event be too large
 
 
@@ -210,7 +223,7 @@ def open_own(request: FastRequest, body: bytes, moment: Moment) -> Opened:
         ip = address(request.client_ip, terms.truncate_ip)
         agent = text(headers.get(b"user-agent", b"").decode("utf-8", "replace"), WIDE)
         large = len(body) > PAYLOAD_BYTES
-        desk = Desk(terms.tenant, terms.truncate_ip, moment, received, time, ip, agent, large)
+        desk = Desk(terms.tenant, terms.truncate_ip, moment, received, time, ip, agent, is_persons_agent(agent), large)
         return collected(Dialect.OWN, key, events, functools.partial(captured, desk))
 
     return Opened(Dialect.OWN, key, len(events), capture)
@@ -314,12 +327,17 @@ def captured(desk: Desk, sent: EventIn, index: int, warned: Warned) -> CapturedE
         bond = _edge(name, sent, inside, whose, warned)
     elif sent.anonymous_id is not None:
         properties = spliced(properties, {"$anonymous_id": encode(sent.anonymous_id)})
+    marks: tuple[str, ...] = ()
+    if inside.profile is False:
+        changes, bond, marks = without_profile(name, changes, bond, warned), None, (PERSONLESS,)
     if desk.large:
         check_size(properties, *changes)
     if desk.truncate:
         properties = without_ip(properties)
         changes = changes[0] and without_ip(changes[0]), changes[1] and without_ip(changes[1]), changes[2]
     there = sent.context or _NO_CONTEXT
+    lib = there.lib or None
+    is_persons = sender_of(inside.is_server, lib, is_persons=desk.is_persons) is Sender.PERSON
     at = _at(sent.timestamp, desk.time, index)
     return CapturedEvent(
         desk.tenant,
@@ -333,8 +351,8 @@ def captured(desk: Desk, sent: EventIn, index: int, warned: Warned) -> CapturedE
         *changes,
         bond,
         there.session_id or None,
-        address(there.ip, desk.truncate) if there.ip else desk.ip,
-        there.user_agent or desk.user_agent,
+        address(there.ip, desk.truncate) if there.ip else desk.ip if is_persons else None,
+        there.user_agent or (desk.user_agent if is_persons else None),
         there.url or None,
         there.referrer or None,
         there.browser or None,
@@ -346,8 +364,8 @@ def captured(desk: Desk, sent: EventIn, index: int, warned: Warned) -> CapturedE
         screen(there.screen_height),
         there.language or None,
         there.timezone or None,
-        there.lib or None,
-        (),
+        lib,
+        marks,
         at % 1000,
         desk.time.first_sequence + index,
     )
@@ -370,7 +388,7 @@ def _look(properties: bytes) -> _InsideIn:
         raise Refused(Reason.MALFORMED_PROPERTIES) from None
 
 
-def _changes(person: PersonIn | None, inside: _InsideIn) -> tuple[bytes | None, bytes | None, bytes | None]:
+def _changes(person: PersonIn | None, inside: _InsideIn) -> Changes:
     """$set, $set_once and $unset from either place; where both have a name, `user_properties` stands."""
     if inside is _NO_INSIDE:
         if person is None:
