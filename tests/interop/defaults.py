@@ -41,8 +41,8 @@ async def one(chromium: Shop, ours: House, url: str) -> None:
     key = await ours.tenants.create_key(tenant.tenant_id, NewKey(kind="write", name="site"), actor="interop")
     page = await chromium.open("defaults.html", url=url, key=key.key)
     await page.wait_for_selector("body[data-flags][data-features]", state="attached", timeout=PATIENCE_MS)
-    said = await page.evaluate("({ ...document.body.dataset })")
-    assert said == {"flags": "[[],null]", "features": "[]"}, said
+    shown = await page.evaluate("({ ...document.body.dataset })")
+    assert shown == {"flags": "[[],null]", "features": "[]"}, shown
     await page.click("#buy", timeout=PATIENCE_MS)
     sender = Sender(tenant.tenant_id, key.key, "", ours.redis)
 

@@ -1,4 +1,4 @@
-"""Events that say `$process_person_profile: false`: who is a person depends on the set of events, not on their order."""
+"""Events with `$process_person_profile: false`: who is a person depends on the set of events, not on their order."""
 
 from __future__ import annotations
 

@@ -86,9 +86,9 @@ def test_of_other_libraries_the_user_agent_decides(lib: str) -> None:
 
 
 def test_what_the_message_says_of_its_person_stands() -> None:
-    said = {"$ip": "198.51.100.7", "$raw_user_agent": IPHONE, "$os": "Linux", "$os_version": "6.8"}
+    named = {"$ip": "198.51.100.7", "$raw_user_agent": IPHONE, "$os": "Linux", "$os_version": "6.8"}
     for path in POSTHOG:
-        event = sent(path, "posthog-python/7.79.0", lib="posthog-python", **{"$is_server": True}, **said)
+        event = sent(path, "posthog-python/7.79.0", lib="posthog-python", **{"$is_server": True}, **named)
         assert (event.ip, event.user_agent) == ("198.51.100.7", IPHONE)
         assert (event.os, enrich.agent(event).os) == (None, "iOS"), "the library attaches the server's own system"
         assert json.loads(event.properties)["$os"] == "Linux"
@@ -140,7 +140,7 @@ def test_the_newer_formats_option_counts_before_the_property() -> None:
         assert not parsed.warned, "nothing was left out"
 
 
-# ------------------------------------------------------------------------------------------------- where visits come from
+# ------------------------------------------------------------------------------------------------- UTM
 def test_the_campaign_of_segments_clients_becomes_utm_properties() -> None:
     campaign = {"source": "news", "medium": "mail", "name": "autumn", "term": 7, "content": "", "id": "c-1"}
     one = {

@@ -1,4 +1,4 @@
-"""What PostHog's clients are told beside events: always empty, whatever is asked, and safe to repeat in a script."""
+"""What PostHog's clients get beside events: always empty, whatever is asked, and safe to repeat in a script."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ class EventRoutes(Controller):
         operation_id="listDrops",
         opt={
             "scope": "events:read",
-            "example": [{"day": "2026-07-01", "kind": "view", "reason": "DUPLICATE", "events": 3}],
+            "example": [{"day": "2026-07-01", "kind": "view", "reason": "DUPLICATE", "events": 3, "kept": False}],
         },
     )
     async def drops(
@@ -97,7 +97,7 @@ class EventRoutes(Controller):
         start: Annotated[date, QueryParameter(name="from", description="The first day, UTC.")],
         end: Annotated[date, QueryParameter(name="to", description="The day after the last one.")],
     ) -> list[Drop]:
-        """How many events were not counted, by day, kind and reason."""
+        """How many events were not counted, or were counted with something left out, by day, kind and reason."""
         if start >= end or (end - start).days > 400:
             raise Invalid("The range is empty or too long.", faults=[Fault("to", "must be 1 to 400 days after from")])
         return await events.drops(principal.tenant_id, start, end)

@@ -19,8 +19,10 @@ from handbill.events.dialects.canon import (
 )
 from handbill.events.dialects.collect import Warned
 from handbill.events.dialects.ids import EDGES, distinct, edge
+from handbill.events.dialects.losses import warn_of_losses
 from handbill.events.dialects.profiles import Changes, without_profile
 from handbill.events.dialects.reading import (
+    SMALL,
     WIDE,
     Fields,
     address,
@@ -174,10 +176,11 @@ def captured(sent: Sent, head: Head, desk: Desk, warned: Warned) -> CapturedEven
         changes, link, marks = without_profile(head.name, changes, link, warned), None, (*marks, PERSONLESS)
     set_, set_once, unset = changes
     check_size(properties, set_, set_once, unset)
+    warn_of_losses(properties, changes, warned)
     if terms.truncate_ip:
         properties = without_ip(properties)
         set_, set_once = set_ and without_ip(set_), set_once and without_ip(set_once)
-    lib = text(inside.lib) or head.lib
+    lib = text(inside.lib, SMALL, warned) or head.lib
     sender = sender_of(inside.is_server, lib, is_persons=desk.is_persons)
     is_persons, is_server = sender is Sender.PERSON, sender is Sender.SERVER
     return CapturedEvent(
@@ -193,20 +196,20 @@ def captured(sent: Sent, head: Head, desk: Desk, warned: Warned) -> CapturedEven
         set_once=set_once,
         unset=unset,
         edge=link,
-        session=text(inside.session) or head.session,
+        session=text(inside.session, SMALL, warned) or head.session,
         ip=address(inside.ip, terms.truncate_ip) or (desk.ip if is_persons else None),
-        user_agent=text(inside.agent, WIDE) or (desk.user_agent if is_persons else None),
-        url=text(inside.url, WIDE),
-        referrer=text(inside.referrer, WIDE),
-        browser=text(inside.browser),
-        browser_version=number_or_text(inside.browser_version),
-        os=None if is_server else text(inside.os),
-        os_version=None if is_server else number_or_text(inside.os_version),
-        device_type=text(inside.device_type),
+        user_agent=text(inside.agent, WIDE, warned) or (desk.user_agent if is_persons else None),
+        url=text(inside.url, WIDE, warned),
+        referrer=text(inside.referrer, WIDE, warned),
+        browser=text(inside.browser, SMALL, warned),
+        browser_version=number_or_text(inside.browser_version, warned),
+        os=None if is_server else text(inside.os, SMALL, warned),
+        os_version=None if is_server else number_or_text(inside.os_version, warned),
+        device_type=text(inside.device_type, SMALL, warned),
         screen_width=screen(inside.width),
         screen_height=screen(inside.height),
-        language=text(inside.language),
-        timezone=text(inside.timezone),
+        language=text(inside.language, SMALL, warned),
+        timezone=text(inside.timezone, SMALL, warned),
         lib=lib,
         marks=marks,
         micros=head.at % 1000,
@@ -214,7 +217,7 @@ def captured(sent: Sent, head: Head, desk: Desk, warned: Warned) -> CapturedEven
     )
 
 
-def whose(sent: Sent, *, cut: bool) -> str:
+def whose(sent: Sent) -> str:
     """The distinct id from wherever it stands. Raises Refused if there is none, or none that may be used."""
     fields = sent.fields
     found = (
@@ -222,7 +225,7 @@ def whose(sent: Sent, *, cut: bool) -> str:
     )
     if found is None:
         raise Refused(Reason.MISSING_DISTINCT_ID)
-    return distinct(found, cut=cut)
+    return distinct(found)
 
 
 def _changes(sent: Sent, warned: Warned) -> Changes:

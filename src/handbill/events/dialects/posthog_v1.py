@@ -163,7 +163,7 @@ def _captured(desk: Desk, sdk: str, item: _Item, index: int, warned: Warned) -> 
     extra = _extra(item, lib, version)
     at, sequence = _at(item, desk, index), desk.time.first_sequence + index
     profile = item.options.process_person_profile
-    head = Head(event_id(uuid), at, sequence, name, whose(item.sent, cut=False), extra, session, text(lib), profile)
+    head = Head(event_id(uuid), at, sequence, name, whose(item.sent), extra, session, text(lib), profile)
     return captured(item.sent, head, desk, warned)
 
 

@@ -25,7 +25,9 @@ from handbill.events.dialects.canon import (
 )
 from handbill.events.dialects.collect import Warned, collected, each
 from handbill.events.dialects.ids import distinct, edge, event_id
+from handbill.events.dialects.losses import cut_name, warn_of_losses
 from handbill.events.dialects.reading import (
+    SMALL,
     WIDE,
     Fields,
     address,
@@ -60,7 +62,6 @@ PATHS = (*BATCHES, *SINGLES)
 BODY_BYTES = 500 * 1024
 MESSAGE_BYTES = 32 * 1024
 BATCH_MAX = 5_000
-NAME_CHARACTERS = 200
 _NAMES = {
     "identify": "$identify",
     "page": "$pageview",
@@ -224,10 +225,11 @@ def _captured(desk: _Desk, fields: Fields, index: int, warned: Warned) -> Captur
     properties = _properties(kind, fields, context if there is not _NO_CONTEXT else None, desk, _utm(there))
     traits = _traits(fields, there) if kind == "identify" else None
     check_size(properties, traits)
+    warn_of_losses(properties, (traits, None, None), warned)
     page, system, device, display, library = (
         _dict(part) for part in (there.page, there.os, there.device, there.screen, there.library)
     )
-    lib = text(library.get("name"))
+    lib = text(library.get("name"), SMALL, warned)
     is_persons = sender_of(None, lib, is_persons=desk.is_persons) is Sender.PERSON
     at = desk.times[index]
     if at is None:
@@ -239,24 +241,24 @@ def _captured(desk: _Desk, fields: Fields, index: int, warned: Warned) -> Captur
         id=event_id(found) if found else desk.moment.new_id(),
         at=at // 1000,
         received=desk.moment.received,
-        name=_name(kind, fields),
+        name=_name(kind, fields, warned),
         distinct_id=whose,
         dialect=Dialect.SEGMENT.value,
         properties=properties,
         set=traits,
         edge=_edge(kind, fields, user, anonymous, whose, warned),
-        session=number_or_text(there.sessionId),
+        session=number_or_text(there.sessionId, warned),
         ip=address(there.ip, desk.terms.truncate_ip) or (desk.ip if is_persons else None),
-        user_agent=text(there.userAgent, WIDE) or (desk.user_agent if is_persons else None),
-        url=text(page.get("url"), WIDE),
-        referrer=text(page.get("referrer"), WIDE),
-        os=text(system.get("name")),
-        os_version=number_or_text(system.get("version")),
-        device_type=text(device.get("type")),
+        user_agent=text(there.userAgent, WIDE, warned) or (desk.user_agent if is_persons else None),
+        url=text(page.get("url"), WIDE, warned),
+        referrer=text(page.get("referrer"), WIDE, warned),
+        os=text(system.get("name"), SMALL, warned),
+        os_version=number_or_text(system.get("version"), warned),
+        device_type=text(device.get("type"), SMALL, warned),
         screen_width=screen(display.get("width")),
         screen_height=screen(display.get("height")),
-        language=text(there.locale),
-        timezone=text(there.timezone),
+        language=text(there.locale, SMALL, warned),
+        timezone=text(there.timezone, SMALL, warned),
         lib=lib,
         micros=at % 1000,
         sequence=desk.sequences[index],
@@ -285,13 +287,13 @@ def _there(raw: Raw | None) -> _Context:
         return _NO_CONTEXT
 
 
-def _name(kind: str, fields: Fields) -> str:
+def _name(kind: str, fields: Fields, warned: Warned) -> str:
     if kind != "track":
         return _NAMES[kind]
     name = id_text(fields.get("event"))
     if name is None:
         raise Refused(Reason.MISSING_EVENT_NAME)
-    return name[:NAME_CHARACTERS]
+    return cut_name(name, warned)
 
 
 def _utm(context: _Context) -> dict[str, bytes]:

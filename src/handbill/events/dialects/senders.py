@@ -27,7 +27,7 @@ class Sender(Enum):
     SERVER = "server"
     """A library for servers: what it attaches of its own system is the server's, too."""
     OTHER = "other"
-    """A program of no kind that can be told: only what it says of the person is the person's."""
+    """Any other program: only what its message says of the person is the person's."""
 
 
 def is_persons_agent(user_agent: str | None) -> bool:
