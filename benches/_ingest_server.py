@@ -22,7 +22,7 @@ from handbill import settings
 from handbill.api import app, server
 from handbill.api.fastlane import App
 from handbill.events.dialects.canon import Dialect, Moment, Terms
-from handbill.events.dialects.own import EventIn
+from handbill.events.dialects.own_wire import EventIn
 from handbill.events.dialects.router import open_request
 from handbill.kit.fast import FastRequest
 from handbill.kit.ids import new_id

@@ -20,6 +20,7 @@ from handbill.infra.redis import Redis
 from tests.kit.captured import capturing, new_sender
 from tests.kit.http import Api
 
+BROWSER = "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/131.0.0.0 Safari/537.36"
 V1 = {
     "PostHog-Sdk-Info": "test/1", "PostHog-Attempt": "1", "PostHog-Request-Id": "r",
     "PostHog-Request-Timestamp": "2026-11-16T12:00:00Z",
@@ -49,7 +50,7 @@ async def test_each_dialect_is_answered_in_its_own_words_once_the_event_is_durab
         assert len(await sender.events()) == len(expected), path
 
     own = {"events": [event()]}
-    at = {"X-Forwarded-For": "203.0.113.77"}
+    at = {"X-Forwarded-For": "203.0.113.77", "User-Agent": BROWSER}
     await sent(202, {"accepted": 1, "dropped": []}, "/v1/events", json=own, headers={"X-Api-Key": key, **at})
     await sent(202, {"accepted": 1, "dropped": []}, "/v1/events", json=own, headers={"X-Write-Key": key})
     await sent(202, {"accepted": 1, "dropped": []}, "/v1/events", json={**own, "api_key": key})
@@ -74,7 +75,7 @@ async def test_each_dialect_is_answered_in_its_own_words_once_the_event_is_durab
     found = await sender.events()
     assert {one.name for one in found} == {"seen"}
     assert {one.distinct_id for one in found} == {"ada"}
-    assert {one.ip for one in found} == {"203.0.113.0", "127.0.0.0"}
+    assert {one.ip for one in found} == {"203.0.113.0", None}, "programs are not the person"
     assert len({one.id for one in found}) == len(found)
     assert len({lane for lane, _ in await sender.journal()}) == 1, "one sender, one lane"
     assert await sender.drops() == {}
@@ -164,3 +165,21 @@ async def test_what_was_acknowledged_before_a_kill_is_in_the_journal(
     kept = {one.id for one in await sender.events()}
     assert len(acknowledged) >= 1_000
     assert acknowledged <= kept
+
+
+async def test_posthogs_clients_get_an_empty_configuration_from_every_site_and_for_every_key(api: Api) -> None:
+    shop = {"Origin": "https://shop.example"}
+    for method, path in (
+        ("POST", "/flags/?v=2"), ("POST", "/decide/?v=3"), ("GET", "/flags/definitions?token=x&send_cohorts"),
+        ("GET", "/api/feature_flag/local_evaluation?token=x"), ("GET", "/api/surveys/?token=x"),
+        ("GET", "/api/early_access_features/?token=x"), ("GET", "/array/hbw_any/config"),
+        ("GET", "/array/hbw_any/config.js"), ("GET", "/static/1.434.18/surveys.js"), ("GET", "/static/recorder.js?v=1"),
+    ):  # fmt: skip
+        body = {"data": b"data=e30="} if method == "POST" else {}
+        reply = await api(method, path, headers=shop, **body)
+        assert (reply.status, reply.headers.get("Access-Control-Allow-Origin")) == (200, "*"), path
+        assert ("max-age=300" in reply.headers.get("Cache-Control", "")) == (method == "GET"), path
+    preflight = {**shop, "Access-Control-Request-Method": "POST"}
+    assert (await api("OPTIONS", "/flags/?v=2", headers=preflight)).status == 204
+    for path in ("/static/array.js", "/array/a%22b/config.js", "/array/a%22b/config"):
+        assert (await api("GET", path)).status == 404, path

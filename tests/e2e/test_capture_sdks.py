@@ -233,3 +233,33 @@ async def test_a_worker_drains_the_compatibility_stream_when_it_is_told_to(
 async def run_recording_nothing(net: Recorder, work: Callable[[], None]) -> None:
     await run(work)
     assert {sent.path for sent in net.sent} == {"/v1/events"}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+async def test_posthogs_package_gets_no_flags_and_no_error(
+    net: Recorder, database: Database, redis: Redis, tenant: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    sender = await new_sender(database, redis, tenant)
+    answers: list[Any] = []
+
+    def work() -> None:
+        client = Posthog(sender.write_key, host=net.url, secret_key="phx_any", poll_interval=3600)
+        client.load_feature_flags()
+        answers.append((client.feature_flags, client.group_type_mapping, client.cohorts))
+        client.shutdown()
+        client = Posthog(sender.write_key, host=net.url, max_retries=0, flush_interval=0.1)
+        answers.append(client.get_feature_flag("new-cart", "ada", person_properties={"plan": "pro"}))
+        answers.append(client.feature_enabled("new-cart", "ada"))
+        answers.append(client.get_feature_flag_payload("new-cart", "ada"))
+        answers.append(client.get_all_flags("ada"))
+        answers.append(client.capture("order placed", distinct_id="ada", send_feature_flags=True) is not None)
+        client.shutdown()
+
+    await run(work)
+    definitions, flag, enabled, payload, flags, captured = answers
+    assert definitions == ([], {}, {})
+    assert (flag, enabled, payload, flags, captured) == (None, None, None, {}, True)
+    assert {sent.status for sent in net.sent} == {200}, [(sent.path, sent.status) for sent in net.sent]
+    complaints = [record.getMessage() for record in caplog.records if record.name.startswith("posthog")]
+    assert not [line for line in complaints if "deprecated" not in line], complaints
+    assert "order placed" in {event.name for event in await sender.events()}

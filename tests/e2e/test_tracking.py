@@ -219,3 +219,4 @@ async def test_the_loop_closes(
         assert (told["outcome"], told["kind"]) == ("stored", "view"), "only the event store knows if it counted"
         drops = await api("GET", f"/admin/events/drops?from={today}&to={today + timedelta(2)}", key=shop.secret_key)
         assert {row["reason"] for row in drops.json()} <= {"DUPLICATE", "DUPLICATE_DIFFERENT"}
+        assert not any(row["kept"] for row in drops.json())

@@ -15,7 +15,7 @@ from handbill.infra.embedded.redis import start_redis
 from handbill.infra.redis import Redis
 from handbill.jobs.queue import Queues
 from handbill.kit.telemetry import logs
-from tests.interop import order, producers, sdks
+from tests.interop import defaults, order, producers, sdks
 from tests.interop.cases import CASES
 from tests.interop.node import Node, installed
 
@@ -63,7 +63,7 @@ async def main() -> int:
     finally:
         await engine.stop()
         shutil.rmtree(place, ignore_errors=True)
-    for suite in (sdks, order, producers):
+    for suite in (sdks, defaults, order, producers):
         good, bad = await suite.run(home, only)
         passed, failed = passed + good, failed + bad
     print(f"interop: {passed} passed, {failed} failed, 0 skipped")

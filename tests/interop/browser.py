@@ -13,7 +13,7 @@ from playwright.async_api import Browser, Page, async_playwright
 from tests.browser.conftest import AGENT, ARGUMENTS, PATIENCE_MS
 from tests.kit.optional import find
 
-PAGE = Path(__file__).parent / "node" / "order.html"
+PAGES = Path(__file__).parent / "node"
 SOURCE = {"id": "shop", "name": "Shop", "enabled": True, "config": {}, "connections": [], "destinations": []}
 """What RudderStack's client asks its configuration for."""
 
@@ -28,13 +28,17 @@ class Shop:
 
     async def visit(self, client: str, url: str, key: str, person: str) -> Page:
         """The page, when everything was called; the client may still have to send it."""
+        page = await self.open("order.html", client=client, url=url, key=key, person=person)
+        await page.wait_for_selector("body[data-done]", state="attached", timeout=PATIENCE_MS)
+        return page
+
+    async def open(self, name: str, **query: str) -> Page:
+        """One of the shop's pages, in a browser of its own."""
         context = await self._browser.new_context(user_agent=AGENT)
         page = await context.new_page()
         page.on("console", lambda line: self.errors.append(line.text) if line.type == "error" else None)
         page.on("pageerror", lambda error: self.errors.append(str(error)))
-        query = urlencode({"client": client, "url": url, "key": key, "person": person})
-        await page.goto(f"{self._address}/order.html?{query}", timeout=PATIENCE_MS)
-        await page.wait_for_selector("body[data-done]", state="attached", timeout=PATIENCE_MS)
+        await page.goto(f"{self._address}/{name}?{urlencode(query)}", timeout=PATIENCE_MS)
         return page
 
 
@@ -44,14 +48,14 @@ async def shop(home: Path) -> AsyncIterator[Shop]:
     path = find("chromium")
     assert path is not None, "Chromium is needed for the clients of browsers; apt-get install chromium"
 
-    async def page(_: web.Request) -> web.FileResponse:
-        return web.FileResponse(PAGE)
+    async def page(request: web.Request) -> web.FileResponse:
+        return web.FileResponse(PAGES / f"{request.match_info['name']}.html")
 
     async def source(_: web.Request) -> web.Response:
         return web.json_response({"source": SOURCE})
 
     app = web.Application()
-    app.router.add_get("/order.html", page)
+    app.router.add_get("/{name:order|defaults}.html", page)
     app.router.add_get("/sourceConfig/", source)
     app.router.add_static("/node_modules", home / "node_modules")
     runner = web.AppRunner(app)

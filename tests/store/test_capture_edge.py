@@ -245,6 +245,30 @@ async def test_the_fattest_event_fits_the_journal_and_a_fatter_one_is_refused_al
         assert await here.drops() == {"EVENT_TOO_LARGE": 1}
 
 
+async def test_what_is_left_out_of_events_that_are_kept_is_counted_for_their_tenant(
+    database: Database, redis: Redis, tenant: int
+) -> None:
+    sender = await new_sender(database, redis, tenant)
+    async with desk(database, redis, sender, FakeClock()) as here:
+        cut = [
+            event(0, properties={"x" * 201: 1, "y" * 201: 2}),
+            event(1, user_properties={"$set": {"b": "x" * 9_000}}),
+        ]
+        status, reply = told(await here.own(*cut, event(2), event(3, distinct_id="x" * 201)))
+        assert (status, reply["accepted"]) == (202, 3)
+        assert reply["warnings"] == [
+            {"index": 0, "reason": "PROPERTY_NAME_UNUSABLE"}, {"index": 1, "reason": "PROPERTY_TOO_LARGE"},
+        ]  # fmt: skip
+        named = {"event": "x" * 201, "distinct_id": "ada", "properties": {"$process_person_profile": False, "$set": {}}}
+        body = json.dumps({"api_key": sender.write_key, "batch": [named]}).encode()
+        assert told(await here.send(Dialect.POSTHOG, "/batch/", body)) == (200, {"status": 1})
+        assert len(await here.events()) == 4
+        assert await here.drops() == {
+            "DISTINCT_ID_TOO_LARGE": 1, "EVENT_NAME_CUT": 1, "PERSON_PROFILE_OFF": 1, "PROPERTY_NAME_UNUSABLE": 1,
+            "PROPERTY_TOO_LARGE": 1,
+        }  # fmt: skip
+
+
 async def test_a_noisy_tenant_spills_while_the_quiet_one_keeps_its_lanes(
     database: Database, redis: Redis, tenant: int
 ) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from handbill.events.entries import Entries, NoEvent
 from handbill.events.incoming import Incoming, _parked_id
-from handbill.events.model import CapturedEvent, EdgeKind, decode
+from handbill.events.model import CapturedEvent, Dropped, EdgeKind, Event, decode
 from handbill.events.reasons import Reason
 from handbill.events.service import Chosen
 from handbill.infra.journal.port import START
@@ -47,12 +47,16 @@ async def add(redis: Redis, stream: str, entry: str = "*", **fields: Any) -> str
     return found.decode()
 
 
-async def captured(here: Loop) -> list[CapturedEvent]:
+async def journal(here: Loop) -> list[Event]:
     found = []
     for lane, _ in here.lanes.all():
         for entry in await here.journal.read(lane, START, events=100_000):
-            found += [event for body in entry.bodies if isinstance(event := decode(body), CapturedEvent)]
+            found += [decode(body) for body in entry.bodies]
     return found
+
+
+async def captured(here: Loop) -> list[CapturedEvent]:
+    return [event for event in await journal(here) if isinstance(event, CapturedEvent)]
 
 
 async def test_every_field_of_a_flat_entry_arrives(database: Database, redis: Redis, tenant: int) -> None:
@@ -84,6 +88,21 @@ async def test_every_field_of_a_flat_entry_arrives(database: Database, redis: Re
         assert (bare.tenant, bare.id, bare.distinct_id) == (tenant, f"incoming:{plain}", "7")
         assert bare.at == bare.received
         assert bare.properties == b"{}"
+
+
+async def test_what_is_left_out_of_an_entry_is_counted_for_its_tenant(
+    database: Database, redis: Redis, tenant: int
+) -> None:
+    stream = f"in-{uuid.uuid4().hex}"
+    async with loop(database, redis) as here:
+        await add(redis, stream, project_id=tenant, event="seen", distinct_id="ada", browser="x" * 201, os="y" * 201)
+        assert await reader(here, stream).drain() == 1
+        (event,) = await captured(here)
+        assert event.browser == "x" * 200
+        losses = [each for each in await journal(here) if isinstance(each, Dropped)]
+        assert [(each.tenant, each.of, each.reason, each.n) for each in losses] == [
+            (tenant, "capture", "CONTEXT_CUT", 1)
+        ]
 
 
 async def test_wherever_it_dies_each_entry_comes_in_once_and_each_bad_one_is_parked_once(
@@ -187,6 +206,6 @@ async def test_an_entry_of_a_tenant_that_has_just_gone_is_no_event(database: Dat
         entries._projects["shop"] = 2**30  # as remembered from some seconds ago; there is no such tenant
         with pytest.raises(NoEvent) as refused:
             await entries.event(
-                {"project_id": "shop", "event": "seen", "distinct_id": "ada"}, "1-0", here.clock.now_ms()
+                {"project_id": "shop", "event": "seen", "distinct_id": "ada"}, "1-0", here.clock.now_ms(), []
             )
         assert refused.value.reason == Reason.UNKNOWN_OBJECT

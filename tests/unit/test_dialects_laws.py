@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from handbill.events.dialects import ids, replies, times
 from handbill.events.dialects.canon import CapturedEvent, Dialect, Edge, EdgeKind, Parsed, Refused
-from handbill.events.dialects.own import ContextIn, EventIn
+from handbill.events.dialects.own_wire import ContextIn, EventIn
 from handbill.events.dialects.reading import address, mended, spliced
 from handbill.events.dialects.router import BODY_BYTES, READERS, ROUTES
 from handbill.events.model import at_us
@@ -241,7 +241,8 @@ def test_addresses_are_truncated_wherever_they_stand() -> None:
     message = {"type": "track", "event": "e", "userId": "u", "context": {"ip": "198.51.100.7"}}
     (event,) = read(sent("/v1/batch", [message]), truncate_ip=True).events
     assert (event.ip, b"100.7" in event.properties) == ("198.51.100.0", False)
-    (event,) = read(sent("/v1/events", [{"event": "e", "distinct_id": "u"}]), truncate_ip=True).events
+    browser = {"event": "e", "distinct_id": "u", "properties": {"$is_server": False}}
+    (event,) = read(sent("/v1/events", [browser]), truncate_ip=True).events
     assert event.ip == "203.0.113.0"
 
 

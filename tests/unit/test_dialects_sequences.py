@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from handbill.events.dialects import own, posthog, posthog_v1, segment, times
+from handbill.events.dialects import own_wire, posthog, posthog_v1, segment, times
 from handbill.events.dialects.canon import CapturedEvent, Moment, Terms
 from handbill.events.dialects.flat import flat_event
 from handbill.events.model import (
@@ -104,7 +104,7 @@ def test_a_sequence_fits_its_column_whatever_a_client_sends(sent_at: int | None,
 
 
 def test_every_dialect_takes_fewer_events_than_a_request_has_positions() -> None:
-    assert max(module.BATCH_MAX for module in (own, posthog, posthog_v1, segment)) <= 10_000 < times.SEQUENCE_STEP
+    assert max(module.BATCH_MAX for module in (own_wire, posthog, posthog_v1, segment)) <= 10_000 < times.SEQUENCE_STEP
 
 
 @given(

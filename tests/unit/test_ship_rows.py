@@ -67,6 +67,10 @@ def test_the_user_agent_fills_only_what_the_sender_left_out() -> None:
         (b'{"$geoip_country_code":"France"}', "203.0.113.1", "DE"),
         (b'{"other":"$geoip_country_code"}', "203.0.113.1", "DE"),
         (b'{"$geoip_country_code"', "203.0.113.1", "DE"),
+        (b'{"$geoip_disable":true}', "203.0.113.1", ""),
+        (b'{"$geoip_disable":true,"$geoip_country_code":"fr"}', "203.0.113.1", "FR"),
+        (b'{"$geoip_disable":false}', "203.0.113.1", "DE"),
+        (b'{"$geoip_disable":null}', "203.0.113.1", "DE"),
     ],
 )
 def test_the_country_the_sender_named_comes_first(properties: bytes, ip: str | None, said: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from handbill.active_hours.model import COUNT_MAX, QUARTERS, Activity, quarter_of, week_of
-from handbill.events.model import PAST, CapturedEvent, Row
+from handbill.events.model import PAST, PERSONLESS, CapturedEvent, Row
 from handbill.kit.agents import is_bot
 from handbill.kit.zones import find_zone
 
@@ -20,7 +20,7 @@ _SERVER_LIBRARIES = frozenset(
 
 def is_own_doing(event: CapturedEvent) -> bool:
     """Whether the moment of an event says when its person is active: no history, no crawler, no server's job."""
-    if not PAST.isdisjoint(event.marks):
+    if not PAST.isdisjoint(event.marks) or PERSONLESS in event.marks:
         return False
     if event.lib is not None and event.lib.lower() in _SERVER_LIBRARIES:
         return False

@@ -24,7 +24,7 @@ import msgspec
 
 from handbill.events import capture_docs
 from handbill.events.capture_limits import Allowance, Limits
-from handbill.events.dialects import replies
+from handbill.events.dialects import posthog_config, replies
 from handbill.events.dialects.canon import Dialect, Moment, Note, Parsed, Terms
 from handbill.events.dialects.router import BODY_BYTES, READERS, ROUTES, Reader
 from handbill.events.dialects.unpack import Steps, finish
@@ -99,7 +99,7 @@ class Capture:
 
     def fast_routes(self) -> list[FastRoute]:
         handlers = {dialect: self._handler(dialect) for dialect in Dialect}
-        return [
+        events = [
             FastRoute(
                 method,
                 path,
@@ -111,6 +111,7 @@ class Capture:
             )
             for (method, path), dialect in ROUTES.items()
         ]
+        return [*events, *posthog_config.routes()]
 
     def _handler(self, dialect: Dialect) -> FastHandler:
         async def handle(request: FastRequest) -> FastReply:

@@ -64,6 +64,8 @@ class OwnTaken(msgspec.Struct, frozen=True):
     """How many events were accepted."""
     dropped: list[OwnNote]
     """The events that were not accepted, and why."""
+    warnings: list[OwnNote] = []
+    """The events that were accepted with something left out or cut, and why; left out if there are none."""
     quota_limited: bool = False
     """Whether the day's quota is used up; then nothing was accepted."""
 

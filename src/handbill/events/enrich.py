@@ -17,7 +17,9 @@ from handbill.kit.untrusted_json import UNREADABLE
 Country = Callable[[str], str | None]
 """The country of an address in two small letters; None when nobody knows."""
 
-_GEO = b"$geoip_country_code"
+_GEO = b"$geoip_"
+_OFF = frozenset({b"", b"false", b"null", b"0", b'""'})
+"""What `$geoip_disable` may be without disabling anything."""
 _MOST = 65_535
 # In this order: a backslash that is meant, a pair that is whole, and (caught) half a pair.
 _ESCAPES = re.compile(
@@ -27,8 +29,10 @@ _ESCAPES = re.compile(
 
 class _Geo(msgspec.Struct, frozen=True):
     country: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw, name="$geoip_country_code")
+    disable: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw, name="$geoip_disable")
 
 
+_NO_GEO = _Geo()
 _geo = msgspec.json.Decoder(_Geo)
 _text = msgspec.json.Decoder(str)
 
@@ -49,18 +53,28 @@ def agent(event: CapturedEvent) -> Agent:
 
 
 def country(event: CapturedEvent, of: Country) -> str:
-    """Two capital letters; empty when nobody knows."""
-    if _GEO in event.properties and (said := _said(event.properties)):
+    """Two capital letters; empty when nobody knows, or when the sender wants no place looked up."""
+    geo = _geo_of(event.properties) if _GEO in event.properties else _NO_GEO
+    if said := _said(geo):
         return said
-    return (of(event.ip) or "").upper() if event.ip else ""
+    if event.ip is None or bytes(geo.disable) not in _OFF:
+        return ""
+    return (of(event.ip) or "").upper()
 
 
-def _said(properties: bytes) -> str:
+def _geo_of(properties: bytes) -> _Geo:
     try:
-        told = _text.decode(_geo.decode(properties).country)
+        return _geo.decode(properties)
+    except UNREADABLE:
+        return _NO_GEO
+
+
+def _said(geo: _Geo) -> str:
+    try:
+        code = _text.decode(geo.country)
     except UNREADABLE:
         return ""
-    return told.upper() if len(told) == 2 and told.isascii() and told.isalpha() else ""
+    return code.upper() if len(code) == 2 and code.isascii() and code.isalpha() else ""
 
 
 def sound(json: bytes | None) -> bytes:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from handbill.events.dialects.canon import Moment, Refused, Terms
+from handbill.events.dialects.collect import Warned
 from handbill.events.dialects.flat import DIALECT, flat_event
 from handbill.events.model import HORIZON_DAYS, CapturedEvent, Reason
 from handbill.events.reader import ParkedBody
@@ -36,8 +37,8 @@ class Entries:
         self._clock = clock
         self._projects: TtlCache[str, int | None] = TtlCache(PROJECTS, _FRESH_S, clock.monotonic)
 
-    async def event(self, sent: Mapping[str, str], entry: str, received: int) -> CapturedEvent:
-        """Raises NoEvent with the reason."""
+    async def event(self, sent: Mapping[str, str], entry: str, received: int, warned: Warned) -> CapturedEvent:
+        """Adds to `warned` what is left out of the event. Raises NoEvent with the reason."""
         tenant = await self._tenant(sent)
         try:
             privacy = (await self._tenants.directory.profile(tenant)).settings.privacy
@@ -45,7 +46,7 @@ class Entries:
             raise _unknown(error.detail) from None
         moment = Moment(received, lambda: f"{DIALECT}:{entry}")
         try:
-            event = flat_event(sent, entry, moment, Terms(tenant, privacy.truncate_ip), [])
+            event = flat_event(sent, entry, moment, Terms(tenant, privacy.truncate_ip), warned)
         except Refused as refused:
             raise NoEvent(refused.reason, "a field of the entry", tenant) from None
         if event.at < received - _HORIZON_MS:
@@ -63,7 +64,7 @@ class Entries:
         added = parked.id.int >> 80  # its id is made of the moment that the entry's own id tells
         received = received_at(added, to_ms(parked.parked_at))
         try:
-            event = await self.event(sent, parked.event_id.removeprefix(f"{DIALECT}:"), received)
+            event = await self.event(sent, parked.event_id.removeprefix(f"{DIALECT}:"), received, [])
         except NoEvent:
             return None
         if parked.tenant_id not in (None, event.tenant):  # the name is another's by now

@@ -18,7 +18,7 @@ from handbill.events.batch import DropKey
 from handbill.events.dialects.flat import event_id, texts
 from handbill.events.edge import Edge
 from handbill.events.entries import Entries, NoEvent, received_at
-from handbill.events.model import CapturedEvent, Event
+from handbill.events.model import CapturedEvent, Dropped, Event, Reason
 from handbill.events.store import EventStore, IncomingParked
 from handbill.infra.postgres import Database
 from handbill.infra.redis import Keys, Redis
@@ -69,9 +69,11 @@ class Incoming:
         for name, pairs in rows:
             entry = name.decode()
             sent = texts(dict(zip(pairs[::2], pairs[1::2], strict=True)))
-            found = await self._read(entry, sent)
+            warned: list[Reason] = []
+            found = await self._read(entry, sent, warned)
             if isinstance(found, CapturedEvent):
                 events.append(found)
+                events += [_loss(found, reason) for reason in warned]
             else:
                 parked.append(found)
         try:
@@ -93,10 +95,10 @@ class Incoming:
         await self._redis.call("PEXPIRE", self._lease, LEASE_MS)
         return True
 
-    async def _read(self, entry: str, sent: Mapping[str, str]) -> CapturedEvent | IncomingParked:
+    async def _read(self, entry: str, sent: Mapping[str, str], warned: list[Reason]) -> CapturedEvent | IncomingParked:
         received = received_at(int(entry.partition("-")[0]), self._clock.now_ms())
         try:
-            return await self._entries.event(sent, entry, received)
+            return await self._entries.event(sent, entry, received, warned)
         except NoEvent as error:
             _log.warning("incoming-parked", entry=entry, reason=error.reason, tenant=error.tenant)
             return IncomingParked(
@@ -121,6 +123,11 @@ class Incoming:
                 if item.id in fresh and item.tenant is not None:
                     drops[(item.tenant, from_ms(item.received).date(), CapturedEvent.kind, item.reason)] += 1
             await self._store.add_drops(tx, drops, _NO_LANE)
+
+
+def _loss(event: CapturedEvent, reason: Reason) -> Dropped:
+    """What was left out of an event that is kept."""
+    return Dropped(event.tenant, event.id, event.received, event.received, CapturedEvent.kind, str(reason))
 
 
 _AHEAD_MS = 60_000

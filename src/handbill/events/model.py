@@ -17,12 +17,20 @@ from msgspec import Meta
 from handbill.events.reasons import Reason
 
 __all__ = [
-    "HISTORICAL", "HORIZON_DAYS", "IMPORTED", "KINDS", "NO_PROPERTIES", "PAST", "BannerEvent", "CapturedEvent", "Click",
-    "Counted", "Dropped", "Edge", "EdgeKind", "Event", "Impression", "Reason", "Row", "View", "at_us", "decode",
-    "encode", "key", "sender", "tenant_of",
+    "EVENT_PROPERTIES", "HISTORICAL", "HORIZON_DAYS", "IMPORTED", "KINDS", "NO_PROPERTIES", "PAST", "PERSONLESS",
+    "PERSON_PROPERTIES", "PERSON_VALUE_BYTES", "PROPERTY_DEPTH", "PROPERTY_NAME_CHARACTERS", "BannerEvent",
+    "CapturedEvent", "Click", "Counted", "Dropped", "Edge", "EdgeKind", "Event", "Impression", "Reason", "Row",
+    "View", "at_us", "decode", "encode", "key", "sender", "tenant_of",
 ]  # fmt: skip
 
 HORIZON_DAYS = 35
+PROPERTY_NAME_CHARACTERS = 200
+"""A property with a longer name stays with its event; it is not listed and does not become a person's."""
+PROPERTY_DEPTH = 64
+EVENT_PROPERTIES = 10_000
+PERSON_PROPERTIES = 2_000
+PERSON_VALUE_BYTES = 8_192
+"""Of JSON. A longer value stays with its event and does not become a part of a person."""
 KINDS = ("impression", "click", "view", "capture")
 
 # What no table could hold is refused with the bytes: further on it would fail where nobody expects it.
@@ -39,6 +47,8 @@ IMPORTED = "imported"
 """The mark of events that came by a file of history, not as they happened."""
 HISTORICAL = "historical"
 """The mark of events whose sender called the request a migration of history."""
+PERSONLESS = "personless"
+"""The mark of events whose sender wants no person for them: they are stored, and say nothing about anybody."""
 PAST = frozenset({IMPORTED, HISTORICAL})
 """What is said to be history may be as old as it is. Its ids must be its own: past the horizon nobody knows a copy."""
 

@@ -9,6 +9,7 @@ from uuid import UUID
 
 import msgspec
 
+from handbill.events.reasons import KEPT
 from handbill.infra import sqlfiles
 from handbill.infra.postgres import Database, Tx, walk
 
@@ -50,9 +51,11 @@ class Drop(msgspec.Struct, frozen=True):
     """The day, in UTC."""
     kind: str
     reason: str
-    """Why the events were not counted, as a constant."""
+    """Why the events were not counted, or what was left out of them, as a constant."""
     events: int
     """How many such events there were."""
+    kept: bool
+    """Whether the events were counted all the same, with something left out of them."""
 
 
 class EventReader:
@@ -176,4 +179,5 @@ class EventReader:
         return [dict(row) for row in await tx.fetch(S.parked_events, tenant_id, event_id)]
 
     async def drops(self, tx: Tx, tenant_id: int, start: date, end: date) -> list[Drop]:
-        return [Drop(**dict(row)) for row in await tx.fetch(S.list_drops, tenant_id, start, end)]
+        rows = await tx.fetch(S.list_drops, tenant_id, start, end)
+        return [Drop(**dict(row), kept=row["reason"] in KEPT) for row in rows]

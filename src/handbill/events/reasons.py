@@ -33,6 +33,13 @@ class Reason(StrEnum):
     ILLEGAL_MERGE = "ILLEGAL_MERGE"
     TIME_UNREADABLE = "TIME_UNREADABLE"
     SET_UNREADABLE = "SET_UNREADABLE"
+    EVENT_NAME_CUT = "EVENT_NAME_CUT"
+    CONTEXT_CUT = "CONTEXT_CUT"
+    PROPERTY_NAME_UNUSABLE = "PROPERTY_NAME_UNUSABLE"
+    PROPERTY_TOO_LARGE = "PROPERTY_TOO_LARGE"
+    PROPERTIES_TOO_DEEP = "PROPERTIES_TOO_DEEP"
+    TOO_MANY_PROPERTIES = "TOO_MANY_PROPERTIES"
+    PERSON_PROFILE_OFF = "PERSON_PROFILE_OFF"
     QUOTA = "QUOTA"
     UNKNOWN_FIELD = "UNKNOWN_FIELD"
     UNPROVED_USER = "UNPROVED_USER"
@@ -65,13 +72,31 @@ DOCS: dict[Reason, str] = {
     Reason.INVALID_OPTIONS: "Its options are not what this dialect knows.",
     Reason.EVENT_TOO_LARGE: "It is larger than one event may be.",
     Reason.UNKNOWN_TYPE: "Its type is none of track, identify, page, screen, group and alias.",
-    Reason.ILLEGAL_MERGE: "Kept, but the merge it asked for was left out: one of the two ids names nobody.",
+    Reason.ILLEGAL_MERGE: "Kept, but the merge it asked for was left out: one of the two ids names nobody"
+    " or is longer than 200 characters.",
     Reason.TIME_UNREADABLE: "Kept, but its time could not be read: the time of arrival stands instead.",
     Reason.SET_UNREADABLE: "Kept, but what it would set on the person is no JSON object and was left out.",
+    Reason.EVENT_NAME_CUT: "Kept, but its name was cut to 200 characters.",
+    Reason.CONTEXT_CUT: "Kept, but a field of its context (URL, session, browser and the like) was cut to the length"
+    " that is stored, or left out because it is no text.",
+    Reason.PROPERTY_NAME_UNUSABLE: "Kept, but a property whose name is empty or longer than 200 characters stays with"
+    " the event alone: it is not listed, and the person does not get it.",
+    Reason.PROPERTY_TOO_LARGE: "Kept, but a value for the person of more than 8 kB, or with a number beyond 1e999,"
+    " stays with the event alone.",
+    Reason.PROPERTIES_TOO_DEEP: "Kept, but its properties, or what it would set on the person, nest deeper than 64"
+    " levels: they stay with the event alone.",
+    Reason.TOO_MANY_PROPERTIES: "Kept, but it has more than 10,000 properties, of which none is listed, or more than"
+    " 2,000 for the person, who keeps the first by name.",
+    Reason.PERSON_PROFILE_OFF: "Kept, but it says `$process_person_profile: false`, so that what it would change on the"
+    " person, or the identity link it makes, was left out.",
     Reason.QUOTA: "The tenant's quota of events for the day is used up; the client was told not to send it again.",
     Reason.UNKNOWN_FIELD: "It has a field that is not known; the answer names it.",
     Reason.UNPROVED_USER: "The tenant requires users' tokens (jwt.required), and nothing proves whose click this is.",
 }
 
-KEPT = frozenset({Reason.ILLEGAL_MERGE, Reason.TIME_UNREADABLE, Reason.SET_UNREADABLE})
+KEPT = frozenset({
+    Reason.CONTEXT_CUT, Reason.EVENT_NAME_CUT, Reason.ILLEGAL_MERGE, Reason.PERSON_PROFILE_OFF,
+    Reason.PROPERTIES_TOO_DEEP, Reason.PROPERTY_NAME_UNUSABLE, Reason.PROPERTY_TOO_LARGE, Reason.SET_UNREADABLE,
+    Reason.TIME_UNREADABLE, Reason.TOO_MANY_PROPERTIES,
+})  # fmt: skip
 """Warnings: the event itself was taken."""

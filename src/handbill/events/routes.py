@@ -11,6 +11,7 @@ from litestar import Controller, Response, get, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter, SkipValidation
 
+from handbill.events import config_routes
 from handbill.events.service import (
     Chosen,
     Drop,
@@ -86,7 +87,7 @@ class EventRoutes(Controller):
         operation_id="listDrops",
         opt={
             "scope": "events:read",
-            "example": [{"day": "2026-07-01", "kind": "view", "reason": "DUPLICATE", "events": 3}],
+            "example": [{"day": "2026-07-01", "kind": "view", "reason": "DUPLICATE", "events": 3, "kept": False}],
         },
     )
     async def drops(
@@ -96,7 +97,7 @@ class EventRoutes(Controller):
         start: Annotated[date, QueryParameter(name="from", description="The first day, UTC.")],
         end: Annotated[date, QueryParameter(name="to", description="The day after the last one.")],
     ) -> list[Drop]:
-        """How many events were not counted, by day, kind and reason."""
+        """How many events were not counted, or were counted with something left out, by day, kind and reason."""
         if start >= end or (end - start).days > 400:
             raise Invalid("The range is empty or too long.", faults=[Fault("to", "must be 1 to 400 days after from")])
         return await events.drops(principal.tenant_id, start, end)
@@ -189,4 +190,4 @@ def _after(cursor: str | None) -> UUID | None:
         raise Invalid("The cursor is not one of ours; start again without it.", code="BAD_CURSOR") from None
 
 
-handlers = [EventRoutes]
+handlers = [EventRoutes, *config_routes.handlers]

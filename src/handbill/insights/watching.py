@@ -50,7 +50,7 @@ class Pipeline:
         for drop in drops:
             more = drop.events - known.get((drop.day, drop.kind, drop.reason), 0)
             if more > 0:
-                told.append(Told("dropped", Drop(drop.day, drop.kind, drop.reason, more)))
+                told.append(Told("dropped", Drop(drop.day, drop.kind, drop.reason, more, drop.kept)))
         return told
 
 

@@ -27,6 +27,15 @@ _STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 """A level down is 1, a level up is -1 as a signed byte."""
 _OTHERS = bytes(set(range(256)) - set(b'[]{}"'))
 
+# A text that is never closed matches to the end: otherwise each of its quotes would start another scan to the end.
+_TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
+_HUGE = re.compile(rb"[eE][+-]?0*[1-9]\d{3}")
+
+
+def has_huge_number(json: bytes) -> bool:
+    """Whether a number has an exponent of four digits: PostgreSQL and ClickHouse know no such number."""
+    return _HUGE.search(json) is not None and _HUGE.search(_TEXT.sub(b'""', json)) is not None
+
 
 def is_deep(body: bytes, max_depth: int = JSON_DEPTH) -> bool:
     """Whether a JSON document has more than so many levels. Linear; of malformed bytes it may say either."""

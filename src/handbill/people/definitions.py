@@ -13,14 +13,15 @@ from typing import NamedTuple
 
 import msgspec
 
+from handbill.events.model import EVENT_PROPERTIES, PROPERTY_NAME_CHARACTERS
 from handbill.kit.bounds import STORED_DEFINITIONS, CacheLimit
 from handbill.kit.caches import GenerationCache
 from handbill.people.raw import values
 from handbill.people.types import ValueType, detect, join
 
 HOUR_MS = 3_600_000
-MAX_NAME = 200
-MAX_PROPERTIES = 10_000
+MAX_NAME = PROPERTY_NAME_CHARACTERS
+MAX_PROPERTIES = EVENT_PROPERTIES
 SKIPPED = frozenset(("$set", "$set_once", "$unset", "$groups", *(f"$group_{number}" for number in range(5))))
 
 

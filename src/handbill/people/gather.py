@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from hashlib import blake2b
 from typing import Self
 
-from handbill.events.model import CapturedEvent, at_us
+from handbill.events.model import PERSONLESS, CapturedEvent, at_us
 from handbill.kit.turns import Turns
 from handbill.people.corrections import Corrections
 from handbill.people.definitions import Observations
@@ -41,6 +41,9 @@ class Gathered:
             self._take_lowered(event)
 
     def _take(self, event: CapturedEvent) -> None:
+        if PERSONLESS in event.marks:
+            self.seen.event(event.tenant, event.name, event.at, event.received, event.properties)
+            return
         owner, at = (event.tenant, event.distinct_id), at_us(event)
         self._id(owner, at)
         edge = _edge(event, at)
@@ -58,6 +61,8 @@ class Gathered:
             self.books[owner] = merge((self.books[owner], book)) if owner in self.books else book
 
     def _take_lowered(self, event: CapturedEvent) -> None:
+        if PERSONLESS in event.marks:
+            return
         owner, at = (event.tenant, event.distinct_id), at_us(event)
         self.corrections.setdefault(owner, Corrections()).add(Order(at, event.sequence, event.id), event.set_once)
         edge = _edge(event, at)

@@ -16,14 +16,14 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from handbill.events.model import PERSON_PROPERTIES, PERSON_VALUE_BYTES, PROPERTY_NAME_CHARACTERS
 from handbill.people.model import Order
 from handbill.people.raw import members, names
 
-MAX_KEYS = 2_000
+MAX_KEYS = PERSON_PROPERTIES
 """Keys kept per id. Beyond it the first in alphabetical order stay: a rule that no order of arrival can change."""
-MAX_NAME = 200
-MAX_VALUE = 8_192
-"""Bytes of JSON. A longer value stays with its event and does not become part of a person."""
+MAX_NAME = PROPERTY_NAME_CHARACTERS
+MAX_VALUE = PERSON_VALUE_BYTES
 MAX_TIES = 15
 MAX_TIE_VALUE = 1_024
 """Words kept beside the latest one, and the bytes of their values.

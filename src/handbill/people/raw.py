@@ -11,16 +11,14 @@ from typing import Any
 
 import msgspec
 
-from handbill.kit.untrusted_json import is_deep
+from handbill.events.model import PROPERTY_DEPTH
+from handbill.kit.untrusted_json import has_huge_number, is_deep
 
-MAX_DEPTH = 64
+MAX_DEPTH = PROPERTY_DEPTH
 
 # A pair of halves is one character and one match; a half alone is none that a database takes.
 _ESCAPE = re.compile(rb"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|u....|.)", re.DOTALL)
 _HALVES = frozenset((b"d8", b"d9", b"da", b"db", b"dc", b"dd", b"de", b"df"))
-# A text that is never closed matches to the end: otherwise each of its quotes would start another scan to the end.
-_TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
-_HUGE = re.compile(rb"[eE][+-]?0*[1-9]\d{3}")
 
 _objects = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _values = msgspec.json.Decoder(dict[str, Any])
@@ -36,9 +34,9 @@ def members(raw: bytes | None) -> dict[str, bytes]:
         found = _objects.decode(msgspec.json.format(sound, indent=-1))
     except msgspec.DecodeError:
         return {}
-    if _HUGE.search(sound) is None:
+    if not has_huge_number(sound):
         return {name: bytes(value) for name, value in found.items()}
-    return {name: value for name, each in found.items() if not _huge(value := bytes(each))}
+    return {name: value for name, each in found.items() if not has_huge_number(value := bytes(each))}
 
 
 def values(raw: bytes | None) -> dict[str, Any]:
@@ -80,8 +78,3 @@ def _legal(escape: re.Match[bytes]) -> bytes:
     if found == b"\\u0000" or (len(found) == 6 and found[2:4].lower() in _HALVES):
         return b"\\ufffd"
     return found
-
-
-def _huge(value: bytes) -> bool:
-    """A number with an exponent of four digits: PostgreSQL and ClickHouse know no such number."""
-    return _HUGE.search(value) is not None and _HUGE.search(_TEXT.sub(b'""', value)) is not None

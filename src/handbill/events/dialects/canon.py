@@ -11,13 +11,13 @@ from enum import StrEnum
 
 import msgspec
 
-from handbill.events.model import HISTORICAL, NO_PROPERTIES, CapturedEvent, Edge, EdgeKind
+from handbill.events.model import HISTORICAL, NO_PROPERTIES, PERSONLESS, CapturedEvent, Edge, EdgeKind
 from handbill.events.reasons import Reason
 from handbill.kit.errors import Fault
 
 __all__ = [
-    "HISTORICAL", "NO_PROPERTIES", "CapturedEvent", "Dialect", "Edge", "EdgeKind", "Moment", "Note", "Opened", "Parsed",
-    "Refused", "Terms",
+    "HISTORICAL", "NO_PROPERTIES", "PERSONLESS", "CapturedEvent", "Dialect", "Edge", "EdgeKind", "Moment", "Note",
+    "Opened", "Parsed", "Refused", "Terms",
 ]  # fmt: skip
 
 

@@ -21,7 +21,8 @@ from msgspec import Raw
 
 from handbill.events.dialects.canon import Moment, Refused, Terms
 from handbill.events.dialects.collect import Warned
-from handbill.events.dialects.own import ContextIn, Desk, EventIn, PersonIn, captured
+from handbill.events.dialects.own import Desk, captured
+from handbill.events.dialects.own_wire import ContextIn, EventIn, PersonIn
 from handbill.events.dialects.reading import SMALL, WIDE, decoded, encode, mended, spliced, text
 from handbill.events.dialects.times import read_ms, request_time
 from handbill.events.model import NO_PROPERTIES, CapturedEvent
@@ -57,15 +58,17 @@ def event_id(fields: Mapping[str, str], entry: str) -> str:
 def flat_event(fields: Mapping[str, str], entry: str, moment: Moment, terms: Terms, warned: Warned) -> CapturedEvent:
     """The one event of an entry. Raises Refused with the reason why it cannot be one."""
     try:
-        sent = _sent(fields, entry)
+        sent = _sent(fields, entry, warned)
     except UNREADABLE:
         raise Refused(Reason.MALFORMED_PROPERTIES) from None
     time = request_time(read_ms(_number(fields.get("sent_at"))), moment.received, (sent.event_id,))
-    desk = Desk(terms.tenant, terms.truncate_ip, moment, moment.received, time, None, None, large=True)
+    desk = Desk(
+        terms.tenant, terms.truncate_ip, moment, moment.received, time, None, None, is_persons=False, large=True
+    )
     return msgspec.structs.replace(captured(desk, sent, 0, warned), dialect=DIALECT)
 
 
-def _sent(fields: Mapping[str, str], entry: str) -> EventIn:
+def _sent(fields: Mapping[str, str], entry: str, warned: Warned) -> EventIn:
     properties = _object(fields.get("properties"))
     rest = {name: value for name, value in fields.items() if name not in _KNOWN}
     if rest:
@@ -79,7 +82,7 @@ def _sent(fields: Mapping[str, str], entry: str) -> EventIn:
         anonymous_id=fields.get("anonymous_id") or None,
         properties=Raw(properties),
         user_properties=decoded(_person, person) if person and person != b"null" else None,
-        context=ContextIn(**{name: _word(name, fields[name]) for name in _CONTEXT if fields.get(name)}),
+        context=ContextIn(**{name: _word(name, fields[name], warned) for name in _CONTEXT if fields.get(name)}),
     )
 
 
@@ -94,10 +97,10 @@ def _object(sent: str | None) -> bytes:
     return found
 
 
-def _word(name: str, sent: str) -> Any:
+def _word(name: str, sent: str, warned: Warned) -> Any:
     if name.startswith("screen_"):
         return int(sent) if sent.isascii() and sent.isdigit() and len(sent) < 10 else None
-    return text(sent, WIDE if name in _LONG else SMALL)
+    return text(sent, WIDE if name in _LONG else SMALL, warned)
 
 
 def _number(sent: str | None) -> str | int | float | None:

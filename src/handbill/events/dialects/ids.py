@@ -1,4 +1,4 @@
-"""Whose it is: ids trimmed and cut, and the words that look like ids but would make one person of a crowd."""
+"""Whose it is: ids trimmed, and the words that look like ids but would make one person of a crowd."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ EDGES = {"$identify": EdgeKind.IDENTIFY, "$create_alias": EdgeKind.ALIAS, "$merg
 _REPLACED = "\ufffd"
 
 
-def distinct(text: str, *, cut: bool = True) -> str:
-    """The id as it is kept. Raises Refused for one that cannot name anybody."""
+def distinct(text: str) -> str:
+    """The id as it is kept. Raises Refused for one that cannot name anybody.
+
+    One that is too long is refused: cut, it might be another person's.
+    """
     found = text.strip()
     if not found:
         raise Refused(Reason.MISSING_DISTINCT_ID)
     if illegal(found):
         raise Refused(Reason.ILLEGAL_DISTINCT_ID)
     if len(found) > ID_CHARACTERS:
-        if not cut:
-            raise Refused(Reason.DISTINCT_ID_TOO_LARGE)
-        found = found[:ID_CHARACTERS].rstrip()
+        raise Refused(Reason.DISTINCT_ID_TOO_LARGE)
     if _REPLACED in found or "\0" in found:
         raise Refused(Reason.MALFORMED_DISTINCT_ID)
     return found
@@ -34,12 +35,12 @@ def edge(kind: EdgeKind, other: str, distinct_id: str) -> Edge | None:
     """The edge between two ids, or none when they are the same one. Raises Refused when one side names nobody."""
     if not (_may_merge(other) and _may_merge(distinct_id)):
         raise Refused(Reason.ILLEGAL_MERGE)
-    found = other.strip()[:ID_CHARACTERS].rstrip()
+    found = other.strip()
     return None if found == distinct_id else Edge(kind, found)
 
 
 def _may_merge(text: str) -> bool:
-    return _REPLACED not in text and not illegal_side(text)
+    return len(text.strip()) <= ID_CHARACTERS and _REPLACED not in text and not illegal_side(text)
 
 
 def event_id(text: str) -> str:

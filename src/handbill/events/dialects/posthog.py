@@ -17,8 +17,8 @@ from handbill.events.dialects.bounded import elements
 from handbill.events.dialects.canon import HISTORICAL, CapturedEvent, Dialect, Moment, Opened, Parsed, Refused, Terms
 from handbill.events.dialects.collect import Warned, collected, each
 from handbill.events.dialects.ids import event_id
+from handbill.events.dialects.losses import cut_name
 from handbill.events.dialects.posthog_event import (
-    NAME_CHARACTERS,
     Desk,
     Head,
     Sent,
@@ -263,7 +263,7 @@ def _captured(desk: Desk, default: str | None, sent: Sent, index: int, warned: W
     rest = {key: raw for key, raw in fields.items() if key not in _KNOWN}
     extra = {"$extra": encode(rest)} if rest else {}
     at = _at(sent, desk, index, warned)
-    head = Head(identity, at, _sequence(sent, found, desk, index), name[:NAME_CHARACTERS], whose(sent, cut=True), extra)
+    head = Head(identity, at, _sequence(sent, found, desk, index), cut_name(name, warned), whose(sent), extra)
     return captured(sent, head, desk, warned)
 
 

@@ -9,6 +9,7 @@ from msgspec import Raw
 
 from handbill.events.dialects.canon import (
     NO_PROPERTIES,
+    PERSONLESS,
     CapturedEvent,
     Dialect,
     Edge,
@@ -18,7 +19,10 @@ from handbill.events.dialects.canon import (
 )
 from handbill.events.dialects.collect import Warned
 from handbill.events.dialects.ids import EDGES, distinct, edge
+from handbill.events.dialects.losses import warn_of_losses
+from handbill.events.dialects.profiles import Changes, without_profile
 from handbill.events.dialects.reading import (
+    SMALL,
     WIDE,
     Fields,
     address,
@@ -34,6 +38,7 @@ from handbill.events.dialects.reading import (
     text,
     without_ip,
 )
+from handbill.events.dialects.senders import Sender, is_persons_agent, sender_of
 from handbill.events.dialects.times import RequestTime
 from handbill.events.reasons import Reason
 from handbill.kit.fast import FastRequest
@@ -67,6 +72,8 @@ class Inside(
         "timezone": "$timezone",
         "lib": "$lib",
         "ignore_sent_at": "$ignore_sent_at",
+        "is_server": "$is_server",
+        "profile": "$process_person_profile",
         "time": "$time",
     },
 ):
@@ -95,6 +102,8 @@ class Inside(
     timezone: Any = None
     lib: Any = None
     ignore_sent_at: Any = None
+    is_server: Any = None
+    profile: Any = None
     time: Any = None
 
 
@@ -113,6 +122,7 @@ class Desk(msgspec.Struct, frozen=True):
     moment: Moment
     ip: str | None
     user_agent: str | None
+    is_persons: bool  # the user agent is that of a browser or an app
     dialect: Dialect
     time: RequestTime
     marks: tuple[str, ...] = ()
@@ -129,6 +139,8 @@ class Head(msgspec.Struct, frozen=True):
     extra: dict[str, bytes] = {}
     session: str | None = None
     lib: str | None = None
+    profile: bool | None = None
+    """Whether the event is about a person with a profile; None: its properties say it, or nothing does."""
 
 
 _inside = msgspec.json.Decoder(Inside)
@@ -138,9 +150,9 @@ _NO_INSIDE = Inside()
 def desk_of(
     request: FastRequest, moment: Moment, terms: Terms, dialect: Dialect, time: RequestTime, marks: tuple[str, ...] = ()
 ) -> Desk:
-    agent = request.headers.get(b"user-agent", b"").decode("utf-8", "replace")
+    agent = text(request.headers.get(b"user-agent", b"").decode("utf-8", "replace"), WIDE)
     ip = address(request.client_ip, terms.truncate_ip)
-    return Desk(terms, moment, ip, text(agent, WIDE), dialect, time, marks)
+    return Desk(terms, moment, ip, agent, is_persons_agent(agent), dialect, time, marks)
 
 
 def opened(fields: Fields) -> Sent:
@@ -157,11 +169,20 @@ def opened(fields: Fields) -> Sent:
 def captured(sent: Sent, head: Head, desk: Desk, warned: Warned) -> CapturedEvent:
     inside, terms = sent.inside, desk.terms
     properties = spliced(sent.properties, head.extra) if head.extra else sent.properties
-    set_, set_once, unset = _changes(sent, warned)
+    changes = _changes(sent, warned)
+    link = _edge(head, inside, warned)
+    marks = desk.marks
+    if (inside.profile if head.profile is None else head.profile) is False:
+        changes, link, marks = without_profile(head.name, changes, link, warned), None, (*marks, PERSONLESS)
+    set_, set_once, unset = changes
     check_size(properties, set_, set_once, unset)
+    warn_of_losses(properties, changes, warned)
     if terms.truncate_ip:
         properties = without_ip(properties)
         set_, set_once = set_ and without_ip(set_), set_once and without_ip(set_once)
+    lib = text(inside.lib, SMALL, warned) or head.lib
+    sender = sender_of(inside.is_server, lib, is_persons=desk.is_persons)
+    is_persons, is_server = sender is Sender.PERSON, sender is Sender.SERVER
     return CapturedEvent(
         tenant=terms.tenant,
         id=head.id,
@@ -174,29 +195,29 @@ def captured(sent: Sent, head: Head, desk: Desk, warned: Warned) -> CapturedEven
         set=set_,
         set_once=set_once,
         unset=unset,
-        edge=_edge(head, inside, warned),
-        session=text(inside.session) or head.session,
-        ip=address(inside.ip, terms.truncate_ip) or desk.ip,
-        user_agent=text(inside.agent, WIDE) or desk.user_agent,
-        url=text(inside.url, WIDE),
-        referrer=text(inside.referrer, WIDE),
-        browser=text(inside.browser),
-        browser_version=number_or_text(inside.browser_version),
-        os=text(inside.os),
-        os_version=number_or_text(inside.os_version),
-        device_type=text(inside.device_type),
+        edge=link,
+        session=text(inside.session, SMALL, warned) or head.session,
+        ip=address(inside.ip, terms.truncate_ip) or (desk.ip if is_persons else None),
+        user_agent=text(inside.agent, WIDE, warned) or (desk.user_agent if is_persons else None),
+        url=text(inside.url, WIDE, warned),
+        referrer=text(inside.referrer, WIDE, warned),
+        browser=text(inside.browser, SMALL, warned),
+        browser_version=number_or_text(inside.browser_version, warned),
+        os=None if is_server else text(inside.os, SMALL, warned),
+        os_version=None if is_server else number_or_text(inside.os_version, warned),
+        device_type=text(inside.device_type, SMALL, warned),
         screen_width=screen(inside.width),
         screen_height=screen(inside.height),
-        language=text(inside.language),
-        timezone=text(inside.timezone),
-        lib=text(inside.lib) or head.lib,
-        marks=desk.marks,
+        language=text(inside.language, SMALL, warned),
+        timezone=text(inside.timezone, SMALL, warned),
+        lib=lib,
+        marks=marks,
         micros=head.at % 1000,
         sequence=head.sequence,
     )
 
 
-def whose(sent: Sent, *, cut: bool) -> str:
+def whose(sent: Sent) -> str:
     """The distinct id from wherever it stands. Raises Refused if there is none, or none that may be used."""
     fields = sent.fields
     found = (
@@ -204,10 +225,10 @@ def whose(sent: Sent, *, cut: bool) -> str:
     )
     if found is None:
         raise Refused(Reason.MISSING_DISTINCT_ID)
-    return distinct(found, cut=cut)
+    return distinct(found)
 
 
-def _changes(sent: Sent, warned: Warned) -> tuple[bytes | None, bytes | None, bytes | None]:
+def _changes(sent: Sent, warned: Warned) -> Changes:
     """From beside the properties or from inside them; where both have a name, the one beside them stands."""
     fields, inside = sent.fields, sent.inside
     try:

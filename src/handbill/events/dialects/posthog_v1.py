@@ -162,7 +162,8 @@ def _captured(desk: Desk, sdk: str, item: _Item, index: int, warned: Warned) -> 
     session = text(plain(fields.get("session_id")))
     extra = _extra(item, lib, version)
     at, sequence = _at(item, desk, index), desk.time.first_sequence + index
-    head = Head(event_id(uuid), at, sequence, name, whose(item.sent, cut=False), extra, session, text(lib))
+    profile = item.options.process_person_profile
+    head = Head(event_id(uuid), at, sequence, name, whose(item.sent), extra, session, text(lib), profile)
     return captured(item.sent, head, desk, warned)
 
 

@@ -133,16 +133,20 @@ def id_text(raw: msgspec.Raw | None) -> str | None:
     return msgspec.json.format(bytes(raw), indent=-1).decode()
 
 
-def text(value: Any, most: int = SMALL) -> str | None:
-    """A text that fits its column; anything that is no text, or an empty one, is None."""
+def text(value: Any, most: int = SMALL, warned: list[Reason] | None = None) -> str | None:
+    """A text that fits its column; anything that is no text, or an empty one, is None. Once cut, it is `warned` of."""
     if type(value) is not str or not value:
         return None
-    return value if len(value) <= most else value[:most]
+    if len(value) <= most:
+        return value
+    if warned is not None and Reason.CONTEXT_CUT not in warned:
+        warned.append(Reason.CONTEXT_CUT)
+    return value[:most]
 
 
-def number_or_text(value: Any) -> str | None:
+def number_or_text(value: Any, warned: list[Reason] | None = None) -> str | None:
     """Versions and session ids are numbers in some clients and texts in others."""
-    return str(value) if type(value) in (int, float) else text(value)
+    return str(value) if type(value) in (int, float) else text(value, SMALL, warned)
 
 
 def screen(value: Any) -> int | None:

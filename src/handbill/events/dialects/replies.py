@@ -36,11 +36,12 @@ _V1_ERRORS = {
 _V0_TYPES = {401: "authentication_error", 429: "throttled_error"}
 
 
-class Told(msgspec.Struct, frozen=True):
-    """Our own answer: how many were taken, and which were not, with the reason."""
+class Told(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Our own answer: how many were taken, which were not, and of which something was left out, with the reason."""
 
     accepted: int
     dropped: Sequence[Note]
+    warnings: Sequence[Note] = ()
 
 
 def taken(parsed: Parsed, late: Sequence[Note] = ()) -> FastReply:
@@ -59,7 +60,15 @@ def taken(parsed: Parsed, late: Sequence[Note] = ()) -> FastReply:
 
 def _own(parsed: Parsed, dropped: Sequence[Note]) -> FastReply:
     accepted = parsed.total - len(dropped)
-    return FastReply(202 if accepted else 400, _encode(Told(accepted, dropped)))
+    return FastReply(202 if accepted else 400, _encode(Told(accepted, dropped, _warnings(parsed, dropped))))
+
+
+def _warnings(parsed: Parsed, dropped: Sequence[Note]) -> Sequence[Note]:
+    """Of events that were taken."""
+    if not parsed.warned:
+        return ()
+    lost = {note.index for note in dropped}
+    return [note for note in parsed.warned if note.index not in lost]
 
 
 def _results(parsed: Parsed, dropped: Sequence[Note]) -> dict[str, Any]:

@@ -25,7 +25,9 @@ from handbill.events.dialects.canon import (
 )
 from handbill.events.dialects.collect import Warned, collected, each
 from handbill.events.dialects.ids import distinct, edge, event_id
+from handbill.events.dialects.losses import cut_name, warn_of_losses
 from handbill.events.dialects.reading import (
+    SMALL,
     WIDE,
     Fields,
     address,
@@ -44,6 +46,7 @@ from handbill.events.dialects.reading import (
     text,
     without_ip,
 )
+from handbill.events.dialects.senders import Sender, is_persons_agent, sender_of
 from handbill.events.dialects.times import RequestTime, read_ms, read_us, request_time, skew
 from handbill.events.dialects.unpack import Steps, unpacking
 from handbill.events.reasons import Reason
@@ -59,7 +62,6 @@ PATHS = (*BATCHES, *SINGLES)
 BODY_BYTES = 500 * 1024
 MESSAGE_BYTES = 32 * 1024
 BATCH_MAX = 5_000
-NAME_CHARACTERS = 200
 _NAMES = {
     "identify": "$identify",
     "page": "$pageview",
@@ -71,6 +73,11 @@ _KNOWN = frozenset({
     "type", "event", "userId", "anonymousId", "previousId", "groupId", "properties", "traits", "context",
     "integrations", "timestamp", "originalTimestamp", "sentAt", "messageId", "name", "category", "writeKey",
 })  # fmt: skip
+_UTM = {
+    "source": "utm_source", "medium": "utm_medium", "name": "utm_campaign", "term": "utm_term",
+    "content": "utm_content",
+}  # fmt: skip
+"""Members of `context.campaign`, and what PostHog's clients call the same."""
 _NOTHING = Raw(b"")
 
 
@@ -96,6 +103,7 @@ class _Context(msgspec.Struct, frozen=True):
     device: Any = None
     screen: Any = None
     library: Any = None
+    campaign: Any = None
     traits: Raw = _NOTHING
 
 
@@ -108,6 +116,7 @@ class _Desk(msgspec.Struct, frozen=True):
     sequences: list[int]
     ip: str | None
     user_agent: str | None
+    is_persons: bool  # the user agent is that of a browser or an app
     context: Raw  # of messages that bring none
     only: str | None  # the type that the address names
 
@@ -149,7 +158,7 @@ def open_segment(request: FastRequest, body: bytes, moment: Moment) -> Opened:
         time = _time(sent_at, items, moment.received)
         times = [_at(item, sent_at, time) for item in items]
         sequences = _sequences(times, time.first_sequence)
-        desk = _Desk(terms, moment, times, sequences, ip, agent, root.context, only)
+        desk = _Desk(terms, moment, times, sequences, ip, agent, is_persons_agent(agent), root.context, only)
         return collected(Dialect.SEGMENT, key, items, functools.partial(_captured, desk))
 
     return Opened(Dialect.SEGMENT, key, len(items), capture)
@@ -213,12 +222,15 @@ def _captured(desk: _Desk, fields: Fields, index: int, warned: Warned) -> Captur
     found = id_text(fields.get("messageId"))
     context = fields.get("context") or desk.context
     there = _there(context)
-    properties = _properties(kind, fields, context if there is not _NO_CONTEXT else None, desk)
+    properties = _properties(kind, fields, context if there is not _NO_CONTEXT else None, desk, _utm(there))
     traits = _traits(fields, there) if kind == "identify" else None
     check_size(properties, traits)
+    warn_of_losses(properties, (traits, None, None), warned)
     page, system, device, display, library = (
         _dict(part) for part in (there.page, there.os, there.device, there.screen, there.library)
     )
+    lib = text(library.get("name"), SMALL, warned)
+    is_persons = sender_of(None, lib, is_persons=desk.is_persons) is Sender.PERSON
     at = desk.times[index]
     if at is None:
         at = desk.moment.received * 1000 + index
@@ -229,25 +241,25 @@ def _captured(desk: _Desk, fields: Fields, index: int, warned: Warned) -> Captur
         id=event_id(found) if found else desk.moment.new_id(),
         at=at // 1000,
         received=desk.moment.received,
-        name=_name(kind, fields),
+        name=_name(kind, fields, warned),
         distinct_id=whose,
         dialect=Dialect.SEGMENT.value,
         properties=properties,
         set=traits,
         edge=_edge(kind, fields, user, anonymous, whose, warned),
-        session=number_or_text(there.sessionId),
-        ip=address(there.ip, desk.terms.truncate_ip) or desk.ip,
-        user_agent=text(there.userAgent, WIDE) or desk.user_agent,
-        url=text(page.get("url"), WIDE),
-        referrer=text(page.get("referrer"), WIDE),
-        os=text(system.get("name")),
-        os_version=number_or_text(system.get("version")),
-        device_type=text(device.get("type")),
+        session=number_or_text(there.sessionId, warned),
+        ip=address(there.ip, desk.terms.truncate_ip) or (desk.ip if is_persons else None),
+        user_agent=text(there.userAgent, WIDE, warned) or (desk.user_agent if is_persons else None),
+        url=text(page.get("url"), WIDE, warned),
+        referrer=text(page.get("referrer"), WIDE, warned),
+        os=text(system.get("name"), SMALL, warned),
+        os_version=number_or_text(system.get("version"), warned),
+        device_type=text(device.get("type"), SMALL, warned),
         screen_width=screen(display.get("width")),
         screen_height=screen(display.get("height")),
-        language=text(there.locale),
-        timezone=text(there.timezone),
-        lib=text(library.get("name")),
+        language=text(there.locale, SMALL, warned),
+        timezone=text(there.timezone, SMALL, warned),
+        lib=lib,
         micros=at % 1000,
         sequence=desk.sequences[index],
     )
@@ -275,19 +287,25 @@ def _there(raw: Raw | None) -> _Context:
         return _NO_CONTEXT
 
 
-def _name(kind: str, fields: Fields) -> str:
+def _name(kind: str, fields: Fields, warned: Warned) -> str:
     if kind != "track":
         return _NAMES[kind]
     name = id_text(fields.get("event"))
     if name is None:
         raise Refused(Reason.MISSING_EVENT_NAME)
-    return name[:NAME_CHARACTERS]
+    return cut_name(name, warned)
 
 
-def _properties(kind: str, fields: Fields, context: Raw | None, desk: _Desk) -> bytes:
+def _utm(context: _Context) -> dict[str, bytes]:
+    """Where a visit came from, as properties of the names that PostHog's clients use."""
+    campaign = _dict(context.campaign)
+    values = ((name, number_or_text(campaign.get(key))) for key, name in _UTM.items() if key in campaign)
+    return {name: encode(value) for name, value in values if value}
+
+
+def _properties(kind: str, fields: Fields, context: Raw | None, desk: _Desk, extra: dict[str, bytes]) -> bytes:
     """The message's own properties, and beside them whatever else it said: nothing that was sent is lost."""
     own = object_of(fields.get("properties")) or NO_PROPERTIES
-    extra: dict[str, bytes] = {}
     for name, known in (("groupId", "$group_key"), ("name", "$name"), ("category", "$category")):
         if name in fields:
             extra[known] = bytes(fields[name])
