@@ -10,6 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from handbill.events.dialects import posthog_config
 from handbill.events.dialects.canon import Dialect
 from handbill.events.dialects.router import ROUTES
 from handbill.infra.clickhouse import ClickHouse
@@ -25,6 +26,8 @@ from tests.kit.waiting import eventually
 
 SEAL = "a seal key for tests"
 VENDORS = {path for (_, path), dialect in ROUTES.items() if dialect is not Dialect.OWN}
+VENDORS |= {route.path for route in posthog_config.routes()}
+VENDORS |= {"/array/{token}/config", "/array/{token}/config.js", "/static/{name}"}
 ANY_BODY = VENDORS | {"/webhooks/whatsapp/{connection_id}"}
 ANY_QUERY = ANY_BODY | {
     "/health", "/ready", "/ping", "/handbill.js", "/handbill/vectors.json", "/demo", "/demo/{name}", "/docs",

@@ -79,6 +79,7 @@ KEY_SET_MAX = 1 << 20
 """Bytes that a tenant's key set takes in memory."""
 
 USER_AGENTS = CacheLimit(20_000, 24 << 20)
+LIBRARY_NAMES = CacheLimit(1_000, 1 << 20)
 ZONES = CacheLimit(1_000, 1 << 20)
 MINUTES_OF_WEEK = CacheLimit(5_000, 4 << 20)
 TARGETING_TABLE = CacheLimit(4_096, 2 << 20)

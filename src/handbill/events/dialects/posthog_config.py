@@ -94,7 +94,7 @@ class PosthogFlags(msgspec.Struct, frozen=True):
 
 
 class PosthogFlagDefinitions(msgspec.Struct, frozen=True):
-    flags: list[Any]
+    flags: list[dict[str, Any]]
     """How to decide each flag: always empty."""
     group_type_mapping: dict[str, str]
     """The types of groups by number: always empty."""
@@ -103,7 +103,7 @@ class PosthogFlagDefinitions(msgspec.Struct, frozen=True):
 
 
 class PosthogSurveys(msgspec.Struct, frozen=True):
-    surveys: list[Any]
+    surveys: list[dict[str, Any]]
     """The surveys to show: always empty."""
     survey_config: dict[str, Any] | None = None
     """How surveys look: always null."""

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import re
 from enum import Enum
-from functools import lru_cache
+from sys import getsizeof
 from typing import Any
+
+from handbill.kit.bounds import LIBRARY_NAMES
+from handbill.kit.caches import GenerationCache
 
 _APPS = frozenset({"android", "flutter", "ios", "kotlin", "swift", "unity"})
 _SERVERS = frozenset({
@@ -41,16 +44,25 @@ def sender_of(is_server: Any, library: str | None, *, is_persons: bool) -> Sende
         return Sender.SERVER
     if is_server is False:
         return Sender.PERSON
-    named = _of_library(library) if library else None
-    if named is not None:
-        return named
-    return Sender.PERSON if is_persons else Sender.OTHER
+    named = _sender_of_library(library) if library else Sender.OTHER
+    if named is Sender.OTHER and is_persons:
+        return Sender.PERSON
+    return named
 
 
-@lru_cache(maxsize=1_000)
-def _of_library(name: str) -> Sender | None:
-    """None: it runs in a browser, or nobody can tell."""
-    words = set(_WORD.findall(name[:200].lower()))
+def _sender_of_library(name: str) -> Sender:
+    """OTHER: it runs in a browser, or its name does not say where."""
+    found = _by_library.get(name)
+    if found is None:
+        found = _by_library[name] = _read_name(name)
+    return found
+
+
+def _read_name(name: str) -> Sender:
+    words = set(_WORD.findall(name.lower()))
     if words & _APPS or words >= {"react", "native"}:
         return Sender.PERSON
-    return Sender.SERVER if words & _SERVERS else None
+    return Sender.SERVER if words & _SERVERS else Sender.OTHER
+
+
+_by_library: GenerationCache[str, Sender] = GenerationCache(LIBRARY_NAMES, lambda name, _: getsizeof(name))
