@@ -17,7 +17,7 @@ import msgspec
 from handbill.banners import wire
 from handbill.banners.catalogue import Catalogue, Found, Kind
 from handbill.banners.wire import ClickIn, ImpressionIn, Timing, ViewIn
-from handbill.events.model import IMPORTED, Click, Event, Impression, View
+from handbill.events.model import HISTORY_SEQUENCE, IMPORTED, Click, Event, Impression, View
 from handbill.events.service import EventsService
 from handbill.kit.clock import Clock
 from handbill.kit.errors import Invalid
@@ -136,9 +136,10 @@ class Importer:
             tenant, sent.correlationId, time.at, received, banner, placement, campaign,
             sent.userId, sent.sessionId, sent.deviceType, sent.countryCode, sent.pageUrl, (IMPORTED,),
         )  # fmt: skip
+        sequence = HISTORY_SEQUENCE + line.number
         if isinstance(sent, ClickIn):
-            return Click(*common, sent.destinationUrl, sent.variant, time.micros, line.number)
-        return Impression(*common, sent.referrerUrl, sent.variant, time.micros, line.number)
+            return Click(*common, sent.destinationUrl, sent.variant, time.micros, sequence)
+        return Impression(*common, sent.referrerUrl, sent.variant, time.micros, sequence)
 
     async def _view(self, tenant: int, sent: HistoricView, time: Timing, number: int) -> View:
         banner_id = await self._number(tenant, "banner", sent.banner_id)
@@ -149,7 +150,7 @@ class Importer:
             tenant, sent.event_id, time.at, time.received, banner_id, placement, banner.campaign_id if banner else None,
             sent.user_id, sent.session_id, None, None, None, (IMPORTED,), sent.device_id, sent.view_duration_ms,
             sent.dismissed, sent.dismissed or long_enough, None, sent.viewable, None,
-            time.micros, number,
+            time.micros, HISTORY_SEQUENCE + number,
         )  # fmt: skip
 
     async def _number(self, tenant: int, kind: Kind, public_id: Any) -> int:

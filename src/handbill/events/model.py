@@ -17,9 +17,9 @@ from msgspec import Meta
 from handbill.events.reasons import Reason
 
 __all__ = [
-    "HISTORICAL", "HORIZON_DAYS", "IMPORTED", "KINDS", "NO_PROPERTIES", "PAST", "BannerEvent", "CapturedEvent", "Click",
-    "Counted", "Dropped", "Edge", "EdgeKind", "Event", "Impression", "Reason", "Row", "View", "at_us", "decode",
-    "encode", "key", "sender", "tenant_of",
+    "HISTORICAL", "HISTORY_SEQUENCE", "HORIZON_DAYS", "IMPORTED", "KINDS", "NO_PROPERTIES", "PAST", "BannerEvent",
+    "CapturedEvent", "Click", "Counted", "Dropped", "Edge", "EdgeKind", "Event", "Impression", "Reason", "Row", "View",
+    "at_us", "decode", "encode", "is_history", "key", "sender", "tenant_of",
 ]  # fmt: skip
 
 HORIZON_DAYS = 35
@@ -40,7 +40,9 @@ IMPORTED = "imported"
 HISTORICAL = "historical"
 """The mark of events whose sender called the request a migration of history."""
 PAST = frozenset({IMPORTED, HISTORICAL})
-"""What is said to be history may be as old as it is. Its ids must be its own: past the horizon nobody knows a copy."""
+"""What is said to be history may be as old as it is: intake looks for older copies of it in ClickHouse."""
+HISTORY_SEQUENCE = 2**61
+"""Sequences of history begin here, above all of live events: of copies the live one orders the event."""
 
 
 class _Head(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -180,6 +182,11 @@ class Row(msgspec.Struct, frozen=True, gc=False):
     event: Counted
     body: bytes
     lowered: bool = False
+
+
+def is_history(event: Event) -> bool:
+    """Whether its sender says that it is history, and not that it happens now."""
+    return type(event) is not Dropped and not PAST.isdisjoint(event.marks)
 
 
 def at_us(event: Counted) -> int:

@@ -131,13 +131,17 @@ class EventsService:
             return await self._reader.parked(tx, tenant_id, reason, replayed, after, limit)
 
     async def forget_keys(self, now: datetime, *, pages: int = KEY_PAGES) -> int:
-        """Forget keys older than the horizon: a copy of such an event is refused as TOO_OLD.
+        """Forget keys older than the horizon: a copy of such an event is refused as TOO_OLD, or if it is history, found
+        in ClickHouse. So a key stays until its event is there.
 
         Each transaction reads and notes one range of pages, whatever the size of the table. A statement that is cut at
         its time limit is repeated in halves. A run that is cut short is continued by the next one.
         """
         before = now - timedelta(days=HORIZON_DAYS + 1)
         async with self._database.worker() as tx:
+            exported = await self._store.oldest_unexported(tx)
+            if exported is not None:
+                before = min(before, exported - timedelta(days=1))
             due = await self._store.key_ranges_due(tx, before, pages)
         waiting = iter(due)
 

@@ -167,6 +167,7 @@ CODES: dict[str, str] = {
     "POISON_FLOOD": "Events of most tenants were rejected: the installation is at fault; nothing was parked.",
     "TWO_KEYS": "The events of one request name more than one project; nothing was kept, send one request for each.",
     "MISSING_HEADERS": "A header that this dialect asks for is missing; nothing was kept.",
+    "HISTORY_BUSY": "Too many requests with history at once; nothing was kept, try again after `Retry-After`.",
     "HISTORY_BEHIND": "Events are not counted yet, or not in ClickHouse, so nobody can be erased now; ask again later.",
     "HISTORY_BROKEN": "ClickHouse refused to forget somebody; names may stand there still. Ask for it again.",
     "PARKED_REQUEST_NOT_FOUND": "There is no such request about parked events in this tenant, or it was removed.",

@@ -81,6 +81,7 @@ class House:
             self.database, self.edge, clock=self.clock, audit=self.tenants.audit, outbox=self.jobs.outbox,
             stored=StoredEvents(self.clickhouse, APART), breaker=Breaker(self.redis),
         )  # fmt: skip
+        self.history = shipping.history_intake(self)
         self.capture = _capture(self)
         self.catalogue = Catalogue(self.database, self.redis, self.clock)
         self.caps = CapsService(self.redis, self.database, CatalogueBook(self.catalogue), self.clock)
@@ -261,7 +262,7 @@ def _capture(house: House) -> Capture:
     given = house.settings.events
     policy = CapturePolicy(limits=Limits(per_day=given.quota_per_day, per_second=given.rate_per_second))
     allowance = Allowance(house.redis, Keys(), house.clock)
-    return Capture(house.edge, house.tenants.directory, allowance, house.clock, policy)
+    return Capture(house.edge, house.tenants.directory, allowance, house.history, house.clock, policy)
 
 
 def _banners(house: House) -> BannersService:

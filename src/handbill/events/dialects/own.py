@@ -15,6 +15,7 @@ from msgspec import Meta, Raw
 
 from handbill.events.dialects.bounded import check_count, elements
 from handbill.events.dialects.canon import (
+    HISTORICAL,
     NO_PROPERTIES,
     CapturedEvent,
     Dialect,
@@ -26,7 +27,7 @@ from handbill.events.dialects.canon import (
     Terms,
 )
 from handbill.events.dialects.collect import Warned, collected
-from handbill.events.dialects.ids import EDGES, distinct, edge, event_id
+from handbill.events.dialects.ids import EDGES, distinct, edge, event_id, record_id
 from handbill.events.dialects.reading import (
     PAYLOAD_BYTES,
     SMALL,
@@ -46,7 +47,7 @@ from handbill.events.dialects.reading import (
     text,
     without_ip,
 )
-from handbill.events.dialects.times import RequestTime, fixed, read_ms, read_us, request_time
+from handbill.events.dialects.times import RequestTime, arrival, fixed, read_ms, read_us, request_time
 from handbill.events.dialects.unpack import Steps, unpacking
 from handbill.events.reasons import Reason
 from handbill.kit.errors import Fault, Invalid
@@ -148,12 +149,14 @@ class _BatchIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     events: list[EventIn]
     sent_at: Raw = _NOTHING
     api_key: Raw = _NOTHING
+    historical_migration: Raw = _NOTHING
 
 
 class _LooseIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     events: Raw
     sent_at: Raw = _NOTHING
     api_key: Raw = _NOTHING
+    historical_migration: Raw = _NOTHING
 
 
 class Desk(msgspec.Struct, frozen=True):
@@ -167,6 +170,7 @@ class Desk(msgspec.Struct, frozen=True):
     ip: str | None
     user_agent: str | None
     large: bool  # only in a large body can one event be too large
+    marks: tuple[str, ...] = ()
 
 
 _batch = msgspec.json.Decoder(_BatchIn)
@@ -206,11 +210,15 @@ def open_own(request: FastRequest, body: bytes, moment: Moment) -> Opened:
     def capture(terms: Terms) -> Parsed:
         received = moment.received
         ids = (each.event_id for each in events if not isinstance(each, Refused))
-        time = request_time(read_ms(plain(sent.sent_at)), received, ids)
+        is_history = plain(sent.historical_migration) is True
+        time = request_time(read_ms(plain(sent.sent_at)), received, ids, is_history=is_history)
         ip = address(request.client_ip, terms.truncate_ip)
         agent = text(headers.get(b"user-agent", b"").decode("utf-8", "replace"), WIDE)
         large = len(body) > PAYLOAD_BYTES
-        desk = Desk(terms.tenant, terms.truncate_ip, moment, received, time, ip, agent, large)
+        marks = (HISTORICAL,) if is_history else ()
+        if is_history:  # who brings history is not who made it
+            ip = agent = None
+        desk = Desk(terms.tenant, terms.truncate_ip, moment, received, time, ip, agent, large, marks)
         return collected(Dialect.OWN, key, events, functools.partial(captured, desk))
 
     return Opened(Dialect.OWN, key, len(events), capture)
@@ -323,7 +331,7 @@ def captured(desk: Desk, sent: EventIn, index: int, warned: Warned) -> CapturedE
     at = _at(sent.timestamp, desk.time, index)
     return CapturedEvent(
         desk.tenant,
-        event_id(sent.event_id) if sent.event_id else desk.moment.new_id(),
+        event_id(sent.event_id) if sent.event_id else _made_id(desk, sent, at),
         at // 1000,
         desk.received,
         name,
@@ -347,16 +355,24 @@ def captured(desk: Desk, sent: EventIn, index: int, warned: Warned) -> CapturedE
         there.language or None,
         there.timezone or None,
         there.lib or None,
-        (),
+        desk.marks,
         at % 1000,
         desk.time.first_sequence + index,
     )
 
 
+def _made_id(desk: Desk, sent: EventIn, at: int) -> str:
+    if not desk.time.is_history:
+        return desk.moment.new_id()
+    ids = encode([sent.event, sent.distinct_id, sent.anonymous_id, sent.context and sent.context.session_id])
+    person = sent.user_properties or PersonIn()
+    return record_id(desk.tenant, at, ids, sent.properties, [person.set, person.set_once, person.unset])
+
+
 def _at(timestamp: str | int | float | None, time: RequestTime, index: int) -> int:
     """In microseconds."""
     if timestamp is None:
-        return time.received + index
+        return arrival(time, index)
     at = read_us(timestamp)
     if at is None:
         raise Refused(Reason.INVALID_TIMESTAMP)
