@@ -124,8 +124,8 @@ async def past(
         return {each: days[each] for each in tenants if days.get(each)}
 
     sender = await new_sender(database, redis, tenant)
-    async with loop(database, redis, clock=clock) as app:
-        intake = HistoryIntake(clickhouse, classes, clock)
+    intake = HistoryIntake(clickhouse, classes, clock)
+    async with loop(database, redis, clock=clock, history=intake) as app:
         capture = Capture(app.edge, app.tenants.directory, Allowance(redis, app.keys, clock), intake, clock)
         await app.consumer(SMALL, shipping=shipping(database, clickhouse, app.journal, classes=classes))
         await capture.start()

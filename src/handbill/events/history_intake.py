@@ -1,8 +1,8 @@
 """Which events of history are not taken: those that are stored already, and those that would be deleted at once.
 
-PostgreSQL keeps an event's key for 36 days from its arrival. Beyond that the event itself is its key: ClickHouse has the
-key of every row, by month, and drops it with the row. So intake asks ClickHouse for each event of history that is old
-enough for its first copy's key to be gone. All younger copies meet in PostgreSQL, as those of live events do.
+PostgreSQL keeps an event's key for 36 days from its arrival. Beyond that the event itself is its key: ClickHouse has
+the key of every row, by month, and drops it with the row. So intake asks ClickHouse for each event of history that is
+old enough for its first copy's key to be gone. All younger copies meet in PostgreSQL, as those of live events do.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -49,6 +50,7 @@ from handbill.events.dialects.reading import (
 )
 from handbill.events.dialects.times import RequestTime, arrival, fixed, read_ms, read_us, request_time
 from handbill.events.dialects.unpack import Steps, unpacking
+from handbill.events.model import IMPORTED
 from handbill.events.reasons import Reason
 from handbill.kit.errors import Fault, Invalid
 from handbill.kit.fast import FastRequest
@@ -222,6 +224,14 @@ def open_own(request: FastRequest, body: bytes, moment: Moment) -> Opened:
         return collected(Dialect.OWN, key, events, functools.partial(captured, desk))
 
     return Opened(Dialect.OWN, key, len(events), capture)
+
+
+def read_history(parts: Sequence[Raw | Refused], moment: Moment, terms: Terms) -> Parsed:
+    """Events of a file, each an element of `events`."""
+    items = [part if isinstance(part, Refused) else _tried(part) for part in parts]
+    time = request_time(None, moment.received, (), is_history=True)
+    desk = Desk(terms.tenant, terms.truncate_ip, moment, moment.received, time, None, None, True, (IMPORTED,))
+    return collected(Dialect.OWN, None, items, functools.partial(captured, desk))
 
 
 def _queried(query: bytes) -> str | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import functools
+from collections.abc import Sequence
 
 import msgspec
 from msgspec import Raw
@@ -29,6 +30,7 @@ from handbill.events.dialects.posthog_event import (
 )
 from handbill.events.dialects.reading import (
     BYTE_ORDER_MARK,
+    Fields,
     bad_json,
     decoded,
     encode,
@@ -50,6 +52,7 @@ from handbill.events.dialects.times import (
     sequence,
 )
 from handbill.events.dialects.unpack import Steps, unpacking
+from handbill.events.model import IMPORTED
 from handbill.events.reasons import Reason
 from handbill.kit.errors import Fault, Invalid
 from handbill.kit.fast import FastRequest
@@ -127,6 +130,21 @@ def open_posthog(request: FastRequest, body: bytes, moment: Moment) -> Opened:
         return msgspec.structs.replace(parsed, beacon=query.get(b"beacon") == [b"1"])
 
     return Opened(Dialect.POSTHOG, whole.key, len(whole.items), capture)
+
+
+def read_history(parts: Sequence[Fields | Refused], moment: Moment, terms: Terms) -> Parsed:
+    """Events of a file, in the words of PostHog's clients."""
+    items = [part if isinstance(part, Refused) else _item(part) for part in parts]
+    time = request_time(None, moment.received, (), is_history=True)
+    desk = Desk(terms, moment, None, None, Dialect.POSTHOG, time, (IMPORTED,))
+    return collected(Dialect.POSTHOG, None, items, functools.partial(_captured, desk, None))
+
+
+def _item(fields: Fields) -> Sent | Refused:
+    try:
+        return opened(fields)
+    except Refused as refused:
+        return refused
 
 
 def _query(query: bytes) -> Query:

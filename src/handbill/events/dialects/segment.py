@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -47,6 +48,7 @@ from handbill.events.dialects.reading import (
 )
 from handbill.events.dialects.times import RequestTime, arrival, read_ms, read_us, request_time, skew
 from handbill.events.dialects.unpack import Steps, unpacking
+from handbill.events.model import IMPORTED
 from handbill.events.reasons import Reason
 from handbill.kit.fast import FastRequest
 from handbill.kit.forms import parse_form
@@ -174,6 +176,15 @@ def open_segment(request: FastRequest, body: bytes, moment: Moment) -> Opened:
         return collected(Dialect.SEGMENT, key, items, functools.partial(_captured, desk))
 
     return Opened(Dialect.SEGMENT, key, len(items), capture)
+
+
+def read_history(items: Sequence[Fields | Refused], moment: Moment, terms: Terms) -> Parsed:
+    """Messages of a file, each with its own `type`."""
+    time = request_time(None, moment.received, (), is_history=True)
+    times = [None if isinstance(item, Refused) else _at(item, None, time) for item in items]
+    sequences = _sequences(times, time)
+    desk = _Desk(terms, moment, time, times, sequences, None, None, _NOTHING, None, (IMPORTED,))
+    return collected(Dialect.SEGMENT, None, items, functools.partial(_captured, desk))
 
 
 def _basic(authorization: bytes) -> str | None:
