@@ -54,10 +54,10 @@ def _object(line: bytes) -> Raw | Refused:
     if is_deep(body):
         return bad_line("is nested too deeply")
     try:
-        raw = Raw(bytes(decoded(_raw, body)))
+        found = bytes(decoded(_raw, body))
     except UNREADABLE as error:
         return bad_line(f"is no JSON: {str(error)[:200]}")
-    return raw if bytes(raw[:1]) == b"{" else bad_line("is no JSON object")
+    return Raw(found) if found.startswith(b"{") else bad_line("is no JSON object")
 
 
 def _fields(part: Raw | Refused, *, is_export: bool = False) -> dict[str, Raw] | Refused:

@@ -13,6 +13,13 @@ from handbill.kit.untrusted_json import UNREADABLE
 _SETS = ("$set", "set", "people_set")
 _SETS_ONCE = ("$set_once", "set_once", "people_set_once")
 _IDS = ("uuid", "id")
+
+
+class _Inside(msgspec.Struct, frozen=True, rename={"set": "$set"}):
+    set: Raw = Raw(b"")
+
+
+_inside = msgspec.json.Decoder(_Inside)
 _text = msgspec.json.Decoder(str)
 _raw = msgspec.json.Decoder(Raw)
 _NULL = b"null"
@@ -33,11 +40,21 @@ def export_fields(fields: Fields) -> Fields:
     if "ip" in fields and bytes(fields["ip"]) != _NULL:
         properties = spliced(properties, {"$ip": bytes(fields["ip"])})
     found["properties"] = Raw(properties)
-    set_ = merged(_first(fields, ("person_properties",)), _first(fields, _SETS))
+    set_ = _first(fields, _SETS)
+    if (person := _first(fields, ("person_properties",))) is not None:
+        set_ = merged(merged(person, _inner_set(properties)), set_)
     for name, value in (("$set", set_), ("$set_once", _first(fields, _SETS_ONCE))):
         if value is not None:
             found[name] = Raw(value)
     return found
+
+
+def _inner_set(properties: bytes) -> bytes | None:
+    """What the event sets inside its properties, which counts before what the person had."""
+    try:
+        return object_of(_inside.decode(properties).set)
+    except UNREADABLE:
+        raise Refused(Reason.MALFORMED_PROPERTIES) from None
 
 
 def _first(fields: Fields, names: tuple[str, ...]) -> bytes | None:
@@ -47,7 +64,7 @@ def _first(fields: Fields, names: tuple[str, ...]) -> bytes | None:
 
 def _object(raw: Raw) -> bytes | None:
     """A JSON object, as it is or in a text; None for null, nothing and an empty text."""
-    if bytes(raw[:1]) != b'"':
+    if not bytes(raw).startswith(b'"'):
         return object_of(raw)
     try:
         text = _text.decode(raw).strip()
