@@ -12,7 +12,7 @@ import pytest
 from handbill.banners.wire import ClickIn, ImpressionIn, ViewIn, one
 from handbill.client import rules
 from handbill.client.model import Banner, Fate, Moment, Report, Showing
-from handbill.events.dialects.own import ContextIn, EventIn, PersonIn
+from handbill.events.dialects.own_shapes import ContextIn, EventIn, PersonIn
 from handbill.events.model import HORIZON_DAYS
 from handbill.kit.errors import Invalid
 from tests.kit.dialects import read, request

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from handbill.events.dialects import ids, replies, times
 from handbill.events.dialects.canon import CapturedEvent, Dialect, Edge, EdgeKind, Parsed, Refused
-from handbill.events.dialects.own import ContextIn, EventIn
+from handbill.events.dialects.own_shapes import ContextIn, EventIn
 from handbill.events.dialects.reading import address, mended, spliced
 from handbill.events.dialects.router import BODY_BYTES, READERS, ROUTES
 from handbill.events.model import at_us

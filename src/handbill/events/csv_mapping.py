@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from handbill.events.dialects.own import ContextIn
+from handbill.events.dialects.own_shapes import ContextIn
 from handbill.kit.errors import Fault, Invalid
 from handbill.kit.untrusted_json import UNREADABLE
 

@@ -21,7 +21,8 @@ from msgspec import Raw
 
 from handbill.events.dialects.canon import Moment, Refused, Terms
 from handbill.events.dialects.collect import Warned
-from handbill.events.dialects.own import ContextIn, Desk, EventIn, PersonIn, captured
+from handbill.events.dialects.own import Desk, captured
+from handbill.events.dialects.own_shapes import ContextIn, EventIn, PersonIn
 from handbill.events.dialects.reading import SMALL, WIDE, decoded, encode, mended, spliced, text
 from handbill.events.dialects.times import read_ms, request_time
 from handbill.events.model import NO_PROPERTIES, CapturedEvent

@@ -9,10 +9,9 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Sequence
-from typing import Annotated, Any
 
 import msgspec
-from msgspec import Meta, Raw
+from msgspec import Raw
 
 from handbill.events.dialects.bounded import check_count, elements
 from handbill.events.dialects.canon import (
@@ -29,9 +28,9 @@ from handbill.events.dialects.canon import (
 )
 from handbill.events.dialects.collect import Warned, collected
 from handbill.events.dialects.ids import EDGES, distinct, edge, event_id, record_id
+from handbill.events.dialects.own_shapes import BatchIn, ContextIn, EventIn, InsideIn, LooseEventIn, LooseIn, PersonIn
 from handbill.events.dialects.reading import (
     PAYLOAD_BYTES,
-    SMALL,
     WIDE,
     address,
     bad_json,
@@ -62,103 +61,6 @@ PATH = "/v1/events"
 BODY_BYTES = 5_000_000
 BATCH_MAX = 500
 NAME_CHARACTERS = 200
-_NOTHING = Raw(b"")
-
-
-Small = Annotated[str, Meta(max_length=SMALL)]
-Side = int | float | str | bool | None
-Wide = Annotated[str, Meta(max_length=WIDE)]
-
-
-class ContextIn(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
-    """What the sender knows of the moment; what it leaves out is read from the request where that is possible."""
-
-    session_id: Small | None = None
-    browser: Small | None = None
-    browser_version: Small | None = None
-    os: Small | None = None
-    os_version: Small | None = None
-    device_type: Small | None = None
-    screen_width: Side = None
-    screen_height: Side = None
-    url: Wide | None = None
-    referrer: Wide | None = None
-    language: Small | None = None
-    timezone: Small | None = None
-    user_agent: Wide | None = None
-    ip: Small | None = None
-    lib: Small | None = None
-
-
-_WIDE = frozenset({"url", "referrer", "user_agent"})
-
-
-class PersonIn(
-    msgspec.Struct,
-    frozen=True,
-    gc=False,
-    forbid_unknown_fields=True,
-    rename={"set": "$set", "set_once": "$set_once", "unset": "$unset"},
-):
-    """What the event changes on its person."""
-
-    set: Raw = _NOTHING
-    set_once: Raw = _NOTHING
-    unset: Raw = _NOTHING
-
-
-class _InsideIn(
-    msgspec.Struct,
-    frozen=True,
-    gc=False,
-    rename={"set": "$set", "set_once": "$set_once", "unset": "$unset", "anon": "$anon_distinct_id"},
-):
-    """The few names inside properties that mean something to us."""
-
-    set: Raw = _NOTHING
-    set_once: Raw = _NOTHING
-    unset: Raw = _NOTHING
-    anon: Any = None
-    alias: Any = None
-
-
-class EventIn(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
-    event: str | None = None
-    distinct_id: str | int | None = None
-    event_id: str | None = None
-    timestamp: str | int | float | None = None
-    anonymous_id: str | int | None = None
-    properties: Raw = _NOTHING
-    user_properties: PersonIn | None = None
-    context: ContextIn | None = None
-
-
-class _LooseEventIn(EventIn, frozen=True, gc=False):
-    """The same event with a context that is too long, or not of the right types: it is cut, the event is kept."""
-
-    context: dict[str, Any] | None = None  # type: ignore[assignment]
-
-    def tight(self) -> EventIn:
-        found = {
-            name: value if name.startswith("screen_") else text(value, WIDE if name in _WIDE else SMALL)
-            for name, value in (self.context or {}).items()
-        }
-        fields = {name: getattr(self, name) for name in EventIn.__struct_fields__}
-        return EventIn(**{**fields, "context": ContextIn(**found)})
-
-
-class _BatchIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    events: list[EventIn]
-    sent_at: Raw = _NOTHING
-    api_key: Raw = _NOTHING
-    historical_migration: Raw = _NOTHING
-
-
-class _LooseIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    events: Raw
-    sent_at: Raw = _NOTHING
-    api_key: Raw = _NOTHING
-    historical_migration: Raw = _NOTHING
 
 
 class Desk(msgspec.Struct, frozen=True):
@@ -175,13 +77,13 @@ class Desk(msgspec.Struct, frozen=True):
     marks: tuple[str, ...] = ()
 
 
-_batch = msgspec.json.Decoder(_BatchIn)
-_loose = msgspec.json.Decoder(_LooseIn)
-_event = msgspec.json.Decoder(_LooseEventIn)
+_batch = msgspec.json.Decoder(BatchIn)
+_loose = msgspec.json.Decoder(LooseIn)
+_event = msgspec.json.Decoder(LooseEventIn)
 _members = msgspec.json.Decoder(dict[str, Raw])
-_inside = msgspec.json.Decoder(_InsideIn)
+_inside = msgspec.json.Decoder(InsideIn)
 _NO_CONTEXT = ContextIn()
-_NO_INSIDE = _InsideIn()
+_NO_INSIDE = InsideIn()
 _BLAME = {
     "event": Reason.MISSING_EVENT_NAME,
     "distinct_id": Reason.MALFORMED_DISTINCT_ID,
@@ -245,7 +147,7 @@ def _queried(query: bytes) -> str | None:
     return found[0].decode("utf-8", "replace") if found else None
 
 
-def _read(body: bytes) -> tuple[_BatchIn | _LooseIn, list[EventIn | Refused]]:
+def _read(body: bytes) -> tuple[BatchIn | LooseIn, list[EventIn | Refused]]:
     try:
         if len(body) > PAYLOAD_BYTES:
             elements(decoded(_loose, body).events, BATCH_MAX, "events")
@@ -294,7 +196,7 @@ def _refuse_unknown_members(body: bytes) -> None:
         names = decoded(_members, body)
     except UNREADABLE:
         return
-    if faults := unknown_names(names, _BatchIn.__struct_fields__)[:MOST]:
+    if faults := unknown_names(names, BatchIn.__struct_fields__)[:MOST]:
         code = "INVALID" if "events" in names else "BAD_JSON"
         raise Invalid("The request has a member that is not known; nothing was kept.", code=code, faults=faults)
 
@@ -389,14 +291,14 @@ def _at(timestamp: str | int | float | None, time: RequestTime, index: int) -> i
     return fixed(at - time.ahead, time, index)
 
 
-def _look(properties: bytes) -> _InsideIn:
+def _look(properties: bytes) -> InsideIn:
     try:
         return _inside.decode(properties)
     except UNREADABLE:
         raise Refused(Reason.MALFORMED_PROPERTIES) from None
 
 
-def _changes(person: PersonIn | None, inside: _InsideIn) -> tuple[bytes | None, bytes | None, bytes | None]:
+def _changes(person: PersonIn | None, inside: InsideIn) -> tuple[bytes | None, bytes | None, bytes | None]:
     """$set, $set_once and $unset from either place; where both have a name, `user_properties` stands."""
     if inside is _NO_INSIDE:
         if person is None:
@@ -411,7 +313,7 @@ def _changes(person: PersonIn | None, inside: _InsideIn) -> tuple[bytes | None, 
     )
 
 
-def _edge(name: str, sent: EventIn, inside: _InsideIn, whose: str, warned: Warned) -> Edge | None:
+def _edge(name: str, sent: EventIn, inside: InsideIn, whose: str, warned: Warned) -> Edge | None:
     if name == "$identify":
         other = inside.anon if sent.anonymous_id is None else sent.anonymous_id
     else:
