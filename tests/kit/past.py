@@ -30,7 +30,12 @@ from tests.kit.loop import Loop, loop
 from tests.kit.shipping import shipped, shipping
 
 KEYS = Sql("select count(*)::int from events.event_keys where tenant_id = $1", "test_key_count")
-EXPORTED = Sql("update events.ch_batches set done_at = now() where done_at is null", "test_exported", "tests", "of all")
+EXPORTED = Sql(
+    "update events.ch_batches set done_at = now(), audited_at = now() where done_at is null",
+    "test_exported",
+    "tests",
+    "of all",
+)
 ROWS = (
     "select event_id, event, distinct_id, toUnixTimestamp64Milli(at), micros, properties from events"
     " where tenant_id = {t:UInt32} order by at, micros, sequence, event_id"

@@ -21,7 +21,7 @@ from handbill.kit.clock import Clock
 from handbill.kit.record_files import Record
 from handbill.tenants.service import Directory
 
-RECORDS = 1_000
+RECORDS = 2_000
 RECORDS_BYTES = 4 << 20
 """Records that are read, looked up and accepted together."""
 

@@ -25,8 +25,7 @@ MARGIN_MS = DAY_MS
 CHECKED_FROM_MS = (HORIZON_DAYS - 2) * DAY_MS
 """A key goes after 36 days, an event may be a day ahead of its arrival, and its copy differ from it by the margin."""
 _NO_TABLE = frozenset({60, 81})
-_LIMITS = {"max_execution_time": 20, "use_skip_indexes": 0}
-"""A filter of a thousand keys passes nearly every granule: to read it costs more than it saves."""
+_LIMITS = {"max_execution_time": 20}
 _AT_ONCE = 2
 _WAITING = 16
 

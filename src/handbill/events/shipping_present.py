@@ -13,7 +13,8 @@ from handbill.infra import sqlfiles
 from handbill.infra.clickhouse import ClickHouse
 
 Q = sqlfiles.queries("handbill.events")
-AT_ONCE = 1_000
+AT_ONCE = 2_000
+"""Their keys are half of what a statement may have."""
 MAX_TENANTS = 1_000
 DAY_MS = 86_400_000
 
@@ -32,7 +33,7 @@ async def present(
         times = [row.event.at for row in some]
         slots = {
             "<<tenants>>": _tenants(some),
-            "<<keys>>": ", ".join(f"unhex('{row.key.hex()}')" for row in some),
+            "<<keys>>": ", ".join(f"'{_escaped(row.key)}'" for row in some),
             "<<days>>": _days(times, margin_ms),
         }
         statement = Q.present.text
@@ -42,6 +43,11 @@ async def present(
         answers = await clickhouse.query(statement, within, settings, again=False)
         found.update((int(tenant), bytes.fromhex(digits)) for tenant, digits in answers)
     return found
+
+
+def _escaped(key: bytes) -> str:
+    """The key as a text: a call of `unhex` for each takes ClickHouse four times as long as to look for them."""
+    return "\\x" + key.hex(" ").replace(" ", "\\x")
 
 
 def _days(times: Sequence[int], margin_ms: int) -> str:
