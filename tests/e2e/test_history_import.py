@@ -20,6 +20,7 @@ from handbill.tenants.model import NewKey
 from handbill.tenants.service import TenantService
 from tests.kit.engines import Engines
 from tests.kit.http import Api
+from tests.kit.past import drop_own_months
 from tests.kit.processes import handbill, process
 from tests.kit.waiting import eventually
 
@@ -113,6 +114,7 @@ async def test_a_killed_import_is_begun_again_and_everything_counts_once(
     wanted = [{each["distinct_id"] for each in [*records, fresh] if each["timestamp"].startswith(f"2012-{month:02}")}
               for month in range(1, 13)]  # fmt: skip
     assert [line["figures"] for line in answer.json()["lines"]] == [[float(len(people)) for people in wanted]]
+    await drop_own_months(clickhouse, tenant)
 
 
 async def test_a_csv_with_a_mapping_and_what_is_wrong_with_one(

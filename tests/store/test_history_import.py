@@ -171,17 +171,17 @@ async def test_a_file_of_more_months_than_an_insert_usually_has_is_stored_and_co
     database: Database, redis: Redis, history: ClickHouse, tenant: int, tmp_path: Path
 ) -> None:
     months = [
-        {"event": "seen", "distinct_id": f"u{n % 5}", "timestamp": f"{1990 + n // 12}-{n % 12 + 1:02}-15T00:00:00Z"}
-        for n in range(240)
+        {"event": "seen", "distinct_id": f"u{n % 5}", "timestamp": f"{2010 + n // 12}-{n % 12 + 1:02}-15T00:00:00Z"}
+        for n in range(120)
     ]
     async with past(database, redis, history, tenant) as here:
-        await imported(here, write_lines(tmp_path / "f.jsonl", months), size=240)
+        await imported(here, write_lines(tmp_path / "f.jsonl", months), size=120)
         await here.settle()
         counts = await history.query(
             "select count(), uniqExact(toYYYYMM(at)), uniqExact(person_id) from events where tenant_id = {t:UInt32}",
             {"t": tenant},
         )
-        assert counts == [(240, 240, 5)]
+        assert counts == [(120, 120, 5)]
 
 
 async def test_history_takes_the_overflow_lane_and_yields_long_before_live_events_are_shed(
