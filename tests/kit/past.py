@@ -72,6 +72,8 @@ class Past:
 
     async def own(self, events: Sequence[Mapping[str, Any]], *, history: bool = True) -> FastReply:
         told = {"events": list(events), "api_key": self.sender.write_key, "historical_migration": history}
+        if not history:
+            told["sent_at"] = self.clock.now().isoformat()
         return await self.send(Dialect.OWN, "/v1/events", told)
 
     async def posthog(self, events: Sequence[Mapping[str, Any]], *, history: bool = True) -> FastReply:

@@ -15,7 +15,7 @@ from tests.conftest import MakeTenant
 from tests.kit.clocks import START
 from tests.kit.past import SMALL, past
 from tests.kit.shipping import shipping
-from tests.store.test_event_order import people_now
+from tests.store.test_event_order import people_now, sequences
 
 V1 = {
     "posthog_sdk_info": "test/1", "posthog_attempt": "1", "posthog_request_id": "r",
@@ -44,7 +44,7 @@ async def test_the_export_of_a_day_changes_nothing_beside_its_live_events(
     async with past(database, redis, history, tenant) as here:
         assert (await here.own(live, history=False)).status == 202
         await here.settle()
-        before, facts = await here.rows(), await here.properties()
+        before, facts, order = await here.rows(), await here.properties(), await sequences(database, tenant)
         assert len(before) == 6
         for pause in (0, 20, 17, 400, 4000):
             await here.pass_days(pause)
@@ -53,6 +53,7 @@ async def test_the_export_of_a_day_changes_nothing_beside_its_live_events(
             await here.settle()
             assert await here.rows() == before
             assert await here.properties() == facts
+            assert await sequences(database, tenant) in (order, {})  # of their copies the live ones order them
         assert (await here.drops())["DUPLICATE"] == 30
 
 
