@@ -175,7 +175,7 @@ async def test_posthogs_clients_get_an_empty_configuration_from_every_site_and_f
         ("GET", "/api/early_access_features/?token=x"), ("GET", "/array/hbw_any/config"),
         ("GET", "/array/hbw_any/config.js"), ("GET", "/static/1.434.18/surveys.js"), ("GET", "/static/recorder.js?v=1"),
     ):  # fmt: skip
-        body = {"data": b"data=e30="} if method == "POST" else {}
+        body: dict[str, Any] = {"data": b"data=e30="} if method == "POST" else {}
         reply = await api(method, path, headers=shop, **body)
         assert (reply.status, reply.headers.get("Access-Control-Allow-Origin")) == (200, "*"), path
         assert ("max-age=300" in reply.headers.get("Cache-Control", "")) == (method == "GET"), path

@@ -244,7 +244,7 @@ async def test_posthogs_package_gets_no_flags_and_no_error(
 
     def work() -> None:
         client = Posthog(sender.write_key, host=net.url, secret_key="phx_any", poll_interval=3600)
-        client.load_feature_flags()
+        client.load_feature_flags()  # type: ignore[no-untyped-call]
         answers.append((client.feature_flags, client.group_type_mapping, client.cohorts))
         client.shutdown()
         client = Posthog(sender.write_key, host=net.url, max_retries=0, flush_interval=0.1)

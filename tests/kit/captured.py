@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from hashlib import sha256
 from typing import Any
@@ -11,7 +11,8 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from handbill.events.model import CapturedEvent, Dropped, Event, decode
+from handbill.events.history_intake import HistoryIntake
+from handbill.events.model import CapturedEvent, Counted, Dropped, Event, Reason, decode
 from handbill.infra.journal.lanes import Lanes
 from handbill.infra.journal.port import START
 from handbill.infra.journal.streams import StreamsJournal
@@ -23,6 +24,15 @@ from tests.kit.http import Api
 from tests.kit.processes import process
 
 SEAL = "a seal key for tests"
+
+
+class NothingStored(HistoryIntake):
+    """Here is no event store: all history is new."""
+
+    def __init__(self) -> None: ...
+
+    async def refusals(self, tenant_id: int, events: Sequence[Counted]) -> Mapping[int, Reason]:
+        return {}
 
 
 class Sender:

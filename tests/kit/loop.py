@@ -27,7 +27,7 @@ from handbill.events.consumer import Consumer
 from handbill.events.edge import Edge, EdgePolicy
 from handbill.events.lanes import LaneRun
 from handbill.events.policy import ConsumerPolicy
-from handbill.events.service import EventsService, Outcome, StoredEvents
+from handbill.events.service import EventsService, HistoryIntake, Outcome, StoredEvents
 from handbill.events.shipping_insert import Shipping
 from handbill.infra.journal.lanes import FIRST_OVERFLOW, Lanes, later
 from handbill.infra.journal.streams import StreamsJournal
@@ -43,6 +43,7 @@ from handbill.people.sink import PeopleSink
 from handbill.segments.service import SegmentsService
 from handbill.segments.sink import SegmentsSink
 from handbill.tenants.service import TenantService
+from tests.kit.captured import NothingStored
 from tests.kit.ledger import Shop
 from tests.kit.waiting import eventually
 
@@ -197,6 +198,7 @@ class AllCounted(StoredEvents):
 async def loop(
     database: Database, redis: Redis, *, main: int = 2, clock: Clock | None = None, lanes: OwnLanes | None = None,
     edge: EdgePolicy | None = None, keys: Keys | None = None, event_store: EventStoreReader | None = None,
+    history: HistoryIntake | None = None,
 ) -> AsyncIterator[Loop]:  # fmt: skip
     clock = clock or SystemClock()
     keys = keys or Keys(f"t{uuid.uuid4().hex[:8]}")
@@ -206,7 +208,10 @@ async def loop(
     caps = CapsService(redis, database, CatalogueBook(catalogue), clock, keys=keys)
     tenants = TenantService(database, redis, seal_key=b"0" * 32, clock=clock)
     front = Edge(journal, lanes, database, clock, edge)
-    events = EventsService(database, front, audit=tenants.audit, outbox=Outbox(redis), stored=AllCounted())
+    events = EventsService(
+        database, front, audit=tenants.audit, outbox=Outbox(redis), stored=AllCounted(),
+        history=history or NothingStored(), clock=clock,
+    )  # fmt: skip
     segments = SegmentsService(database, redis, tenants, clock, keys=keys)
     banners = BannersService(
         database, redis, tenants, catalogue, events, caps, clock, keys=keys, segments=segments, event_store=event_store

@@ -29,7 +29,7 @@ from handbill.kit.clock import Clock
 from handbill.kit.errors import Busy, Throttled
 from handbill.kit.fast import FastReply, FastRequest
 from handbill.tenants.service import TenantService
-from tests.kit.captured import Sender, new_sender
+from tests.kit.captured import NothingStored, Sender, new_sender
 from tests.kit.clocks import FakeClock
 from tests.kit.loop import OwnLanes, own_lanes
 
@@ -84,7 +84,7 @@ async def desk(
     journal = StreamsJournal(redis, keys)
     tenants = TenantService(database, redis, seal_key=b"s" * 32)
     taken = Edge(journal, lanes, database, clock, edge)
-    capture = Capture(taken, tenants.directory, Allowance(redis, keys, clock), clock, policy)
+    capture = Capture(taken, tenants.directory, Allowance(redis, keys, clock), NothingStored(), clock, policy)
     await capture.start()
     try:
         yield Desk(capture, sender, journal, lanes)

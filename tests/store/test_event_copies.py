@@ -13,7 +13,7 @@ import asyncpg
 import msgspec
 
 from handbill.banners.imports import lines
-from handbill.events.model import CapturedEvent, Row, decode, encode, key
+from handbill.events.model import HISTORY_SEQUENCE, CapturedEvent, Row, decode, encode, key
 from handbill.events.model import Edge as SaidEdge
 from handbill.events.parked_model import Chosen
 from handbill.events.policy import ConsumerPolicy
@@ -234,7 +234,7 @@ async def test_a_file_of_history_orders_events_of_one_time_by_their_lines(
             for start in range(0, len(source), size):
                 await app.banners.importer.chunk(tenant, "impression", source[start : start + size])
         await app.drained()
-    assert await sequences(database, tenant) == {key("impression", f"h{n}"): n for n in range(1, 8)}
+    assert await sequences(database, tenant) == {key("impression", f"h{n}"): HISTORY_SEQUENCE + n for n in range(1, 8)}
     assert await corrections(database, tenant) == {}
 
 

@@ -21,7 +21,8 @@ async def test_news_are_what_came_since_the_last_look(
 ) -> None:
     nobody: Any = None  # reading needs no edge, and nothing to write with
     clock, other = FakeClock(), await make_tenant()
-    events, store = EventsService(database, nobody, audit=nobody, outbox=nobody, stored=nobody), EventStore()
+    events = EventsService(database, nobody, audit=nobody, outbox=nobody, stored=nobody, history=nobody)
+    store = EventStore()
     today = clock.now().date()
 
     async def dropped(whose: int, count: int) -> None:

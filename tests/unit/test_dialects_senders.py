@@ -20,7 +20,7 @@ THEIRS = "203.0.113.77"
 POSTHOG = ("/batch/", "/i/v1/analytics/events")
 
 
-def sent(path: str, agent: str, *, lib: str | None = None, **properties: Any) -> CapturedEvent:
+def sent(path: str, agent: str, /, *, lib: str | None = None, **properties: Any) -> CapturedEvent:
     one: dict[str, Any] = {"event": "e", "properties": properties, "timestamp": "2026-11-16T11:59:00Z"}
     if path == "/v1/batch":
         one |= {"type": "track", "userId": "ada", "messageId": "m"}
@@ -101,7 +101,7 @@ def test_what_the_message_says_of_its_person_stands() -> None:
 
 @pytest.mark.parametrize("path", [*POSTHOG, "/v1/events"])
 def test_the_message_may_say_that_its_sender_is_a_server_or_is_none(path: str) -> None:
-    event = sent(path, CHROME, **{"$is_server": True})
+    event = sent(path, CHROME, lib=None, **{"$is_server": True})
     assert (event.ip, event.user_agent) == (None, None)
     event = sent(path, REQUESTS, lib="posthog-node", **{"$is_server": False})
     assert (event.ip, event.user_agent) == (THEIRS, REQUESTS)
@@ -153,7 +153,8 @@ def test_the_campaign_of_segments_clients_becomes_utm_properties() -> None:
         "utm_source": "news", "utm_medium": "own", "utm_campaign": "autumn", "utm_term": "7",
     }  # fmt: skip
     assert kept["$context"]["campaign"] == campaign
-    for odd in (None, "autumn", [], {"source": {"a": 1}, "name": None}):
+    unusual: tuple[Any, ...] = (None, "autumn", [], {"source": {"a": 1}, "name": None})
+    for odd in unusual:
         one = {"type": "track", "event": "e", "userId": "ada", "context": {"campaign": odd}}
         event = only(read(request("/v1/batch", json.dumps({"batch": [one]}).encode())))
         assert not any(name.startswith("utm_") for name in json.loads(event.properties))

@@ -7,7 +7,7 @@ given again, whole or from where it stopped. Events of one time stand in the ord
 from __future__ import annotations
 
 import csv
-import io
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -17,10 +17,11 @@ import msgspec
 from handbill.banners import wire
 from handbill.banners.catalogue import Catalogue, Found, Kind
 from handbill.banners.wire import ClickIn, ImpressionIn, Timing, ViewIn
-from handbill.events.model import IMPORTED, Click, Event, Impression, View
+from handbill.events.model import HISTORY_SEQUENCE, IMPORTED, Click, Counted, Impression, Reason, View
 from handbill.events.service import EventsService
 from handbill.kit.clock import Clock
 from handbill.kit.errors import Invalid
+from handbill.kit.record_files import RecordFile
 from handbill.kit.untrusted_json import UNREADABLE
 
 CHUNK = 500
@@ -39,11 +40,16 @@ class HistoricView(ViewIn, frozen=True):
 
 
 class Line(msgspec.Struct, frozen=True):
-    """One line of the file: its number, where the next one begins, and its fields or what is wrong with it."""
+    """One record of the file: its first and last line, where the next one begins, and its fields or what is wrong."""
 
     number: int
+    last_line: int
     end: int
     fields: dict[str, Any] | str
+
+
+class _UnknownObject(Invalid):
+    """A line names something that does not exist."""
 
 
 class Refused(msgspec.Struct, frozen=True):
@@ -52,42 +58,31 @@ class Refused(msgspec.Struct, frozen=True):
 
 
 class Imported(msgspec.Struct, frozen=True):
-    """One chunk's outcome; `offset` is where to go on."""
+    """One chunk's outcome; `offset` is where to go on. `duplicates` were counted before."""
 
     sent: int
     refused: list[Refused]
     offset: int
     line: int
+    duplicates: int = 0
 
 
 def lines(path: Path, offset: int = 0, number: int = 0) -> Iterator[Line]:
-    """The file from an offset on, line by line, in bounded memory. CSV by its first line's names, else JSON lines."""
-    is_csv = path.suffix.lower() == ".csv"
-    with path.open("rb") as file:
-        names = _names(file.readline()) if is_csv else []
-        if is_csv and offset == 0:
-            offset, number = file.tell(), 1
-        file.seek(offset)
-        while raw := file.readline():
-            if is_csv:  # a quoted cell may hold the end of a line
-                while raw.count(b'"') % 2 and (more := file.readline()):
-                    raw += more
-            number += 1
-            if raw.strip():
-                yield Line(number, file.tell(), _fields(raw, names))
+    """The file from an offset on, record by record, in bounded memory: CSV by its first line's names, or JSON."""
+    with RecordFile(path) as file:
+        for record in file.records(offset, number):
+            yield Line(record.line, record.last_line, record.end, _fields(record.raw, file))
 
 
-def _names(raw: bytes) -> list[str]:
-    return next(csv.reader(io.StringIO(raw.decode("utf-8-sig", "replace"))), [])
-
-
-def _fields(raw: bytes, names: Sequence[str]) -> dict[str, Any] | str:
+def _fields(raw: bytes | None, file: RecordFile) -> dict[str, Any] | str:
+    if raw is None:
+        return "is too long"
     try:
-        if names:
-            cells = next(csv.reader(io.StringIO(raw.decode("utf-8")), strict=True))
-            if len(cells) != len(names):
-                return f"has {len(cells)} cells, the first line has {len(names)}"
-            return {name: cell for name, cell in zip(names, cells, strict=True) if cell != ""}
+        if file.is_csv:
+            cells = file.cells(raw)
+            if len(cells) != len(file.names):
+                return f"has {len(cells)} cells, the first line has {len(file.names)}"
+            return {name: cell for name, cell in zip(file.names, cells, strict=True) if cell != ""}
         found = msgspec.json.decode(raw)
     except (csv.Error, *UNREADABLE) as error:
         return f"cannot be read: {error}"
@@ -102,17 +97,25 @@ class Importer:
 
     async def chunk(self, tenant: int, kind: ImportKind, chosen: Sequence[Line]) -> Imported:
         """Send these lines; durable when it returns."""
-        events: list[Event] = []
+        events: list[Counted] = []
+        numbers: list[int] = []
         refused: list[Refused] = []
+        reasons: Counter[Reason] = Counter()
         for index, line in enumerate(chosen):
             try:
                 events.append(await self._event(tenant, kind, line, index))
+                numbers.append(line.number)
             except Invalid as error:
                 refused.append(Refused(line.number, error.detail))
-        await self._events.accept(events)
-        return Imported(len(events), refused, chosen[-1].end, chosen[-1].number)
+                reasons[Reason.UNKNOWN_OBJECT if isinstance(error, _UnknownObject) else Reason.MALFORMED_EVENT] += 1
+        stored = await self._events.accept_history(tenant, events)
+        await self._events.count_drops(tenant, kind, reasons)
+        copies = sum(reason is Reason.DUPLICATE for reason in stored.values())
+        refused += [Refused(numbers[n], why.value) for n, why in stored.items() if why is not Reason.DUPLICATE]
+        refused.sort(key=lambda each: each.line)
+        return Imported(len(events) - len(stored), refused, chosen[-1].end, chosen[-1].last_line, copies)
 
-    async def _event(self, tenant: int, kind: ImportKind, line: Line, index: int) -> Event:
+    async def _event(self, tenant: int, kind: ImportKind, line: Line, index: int) -> Counted:
         if isinstance(line.fields, str):
             raise Invalid(line.fields)
         shape = HistoricView if kind == "view" else _KINDS[kind]
@@ -136,9 +139,10 @@ class Importer:
             tenant, sent.correlationId, time.at, received, banner, placement, campaign,
             sent.userId, sent.sessionId, sent.deviceType, sent.countryCode, sent.pageUrl, (IMPORTED,),
         )  # fmt: skip
+        sequence = HISTORY_SEQUENCE + line.number
         if isinstance(sent, ClickIn):
-            return Click(*common, sent.destinationUrl, sent.variant, time.micros, line.number)
-        return Impression(*common, sent.referrerUrl, sent.variant, time.micros, line.number)
+            return Click(*common, sent.destinationUrl, sent.variant, time.micros, sequence)
+        return Impression(*common, sent.referrerUrl, sent.variant, time.micros, sequence)
 
     async def _view(self, tenant: int, sent: HistoricView, time: Timing, number: int) -> View:
         banner_id = await self._number(tenant, "banner", sent.banner_id)
@@ -149,11 +153,11 @@ class Importer:
             tenant, sent.event_id, time.at, time.received, banner_id, placement, banner.campaign_id if banner else None,
             sent.user_id, sent.session_id, None, None, None, (IMPORTED,), sent.device_id, sent.view_duration_ms,
             sent.dismissed, sent.dismissed or long_enough, None, sent.viewable, None,
-            time.micros, number,
+            time.micros, HISTORY_SEQUENCE + number,
         )  # fmt: skip
 
     async def _number(self, tenant: int, kind: Kind, public_id: Any) -> int:
         found = await self._catalogue.find(kind, public_id)
         if found is None or found.tenant_id != tenant:
-            raise Invalid(f"names no {kind} of this tenant: {public_id}")
+            raise _UnknownObject(f"names no {kind} of this tenant: {public_id}")
         return found.id

@@ -7,7 +7,7 @@ from handbill.banners.backfill import Backfill
 from handbill.banners.catalogue import Catalogue
 from handbill.banners.editor import Editor
 from handbill.banners.erasure import Erasure
-from handbill.banners.imports import CHUNK, Importer, Refused, lines
+from handbill.banners.imports import CHUNK, Importer, ImportKind, Refused, lines
 from handbill.banners.limits import CatalogueBook
 from handbill.banners.plan import CLICKS
 from handbill.banners.reporters import Reporters
@@ -35,8 +35,8 @@ from handbill.segments.service import SegmentsService
 from handbill.tenants.service import TenantService
 
 __all__ = [
-    "CHUNK", "CLICKS", "STATE", "BannerSink", "BannersService", "Catalogue", "CatalogueBook", "Refused", "ShowPolicy",
-    "StatsQuery", "ThrottlePolicy", "lines",
+    "CHUNK", "CLICKS", "STATE", "BannerSink", "BannersService", "Catalogue", "CatalogueBook", "ImportKind", "Refused",
+    "ShowPolicy", "StatsQuery", "ThrottlePolicy", "lines",
 ]  # fmt: skip
 
 _TOUCHED = frozenset({"updated_at", "limits_raised_at"})  # the back-fill clears the latter in its own time

@@ -4,35 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import aclosing
-from itertools import islice
-from pathlib import Path
 from typing import Annotated, Any
 from uuid import UUID
 
 import msgspec
 import typer
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from handbill.banners.service import CHUNK, Refused, lines
+from handbill.cli.events_import import import_events
 from handbill.cli.frame import JsonFlag, show, table, with_house
 from handbill.cli.waiting import wait_until_ended
 from handbill.events.service import Chosen, OnFailure, ParkedRequest, Replayed, ReplayOptions
 from handbill.insights.model import Whereabouts
 from handbill.insights.service import Told, Wanted
-from handbill.kit.errors import Broken, Invalid
+from handbill.kit.errors import Broken
 from handbill.wiring.house import House
 
 TenantOption = Annotated[str, typer.Option("--tenant", help="The tenant's slug or number.")]
 ACTOR = "operator"
-MOST_TOLD = 20
 
 events = typer.Typer(
     no_args_is_help=True, help="Import history, replay parked events, follow the live tail, explain one event."
@@ -45,57 +35,7 @@ def mount(app: typer.Typer) -> None:
     app.add_typer(events, name="events")
 
 
-class Bookmark(msgspec.Struct):
-    """How far a file has come; kept beside it, so that a second start goes on where the first one ended."""
-
-    offset: int = 0
-    line: int = 0
-    sent: int = 0
-    refused: int = 0
-
-
-@events.command("import")
-def import_(
-    file: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="JSON lines (.jsonl) or CSV (.csv).")],
-    tenant: TenantOption,
-    kind: Annotated[str, typer.Option(help="impression, click or view.")],
-    again: Annotated[bool, typer.Option("--again", help="From the beginning, not from the last stop.")] = False,
-    as_json: JsonFlag = False,
-) -> None:
-    """Send a file of past events through the pipeline. Ids count once: a file may be given again."""
-    if kind not in ("impression", "click", "view"):
-        raise Invalid("--kind must be impression, click or view.")
-    mark = _bookmark(file)
-    if again:
-        mark.unlink(missing_ok=True)
-    done = with_house(lambda house: _import(house, file, mark, tenant, kind, quiet=as_json))
-    show(done, as_json, lambda: f"{done.sent} events sent, {done.refused} lines refused. They are counted in a moment.")
-
-
-async def _import(house: House, file: Path, mark: Path, slug: str, kind: Any, *, quiet: bool) -> Bookmark:
-    tenant = (await house.tenants.find_tenant(slug)).tenant_id
-    state = msgspec.json.decode(mark.read_bytes(), type=Bookmark) if mark.exists() else Bookmark()
-    source = lines(file, state.offset, state.line)
-    told: list[Refused] = []
-    out = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=out, disable=quiet) as bar:
-        task = bar.add_task(file.name, total=file.stat().st_size, completed=state.offset)
-        while chunk := list(islice(source, CHUNK)):
-            done = await house.banners.importer.chunk(tenant, kind, chunk)
-            state = Bookmark(done.offset, done.line, state.sent + done.sent, state.refused + len(done.refused))
-            told += done.refused[: MOST_TOLD - len(told)]
-            mark.write_bytes(msgspec.json.encode(state))
-            bar.update(task, completed=done.offset)
-    if not quiet:
-        for item in told:
-            out.print(f"line {item.line}: {item.why}", markup=False)
-    mark.unlink(missing_ok=True)
-    return state
-
-
-def _bookmark(file: Path) -> Path:
-    return file.with_name(file.name + ".handbill-import")
+events.command("import")(import_events)
 
 
 @events.command()

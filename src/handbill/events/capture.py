@@ -29,7 +29,8 @@ from handbill.events.dialects.canon import Dialect, Moment, Note, Parsed, Terms
 from handbill.events.dialects.router import BODY_BYTES, READERS, ROUTES, Reader
 from handbill.events.dialects.unpack import Steps, finish
 from handbill.events.edge import Edge
-from handbill.events.model import HORIZON_DAYS, PAST, CapturedEvent, Dropped, Event, Reason
+from handbill.events.history_intake import HistoryIntake
+from handbill.events.model import HORIZON_DAYS, CapturedEvent, Dropped, Event, Reason, is_history
 from handbill.kit.clock import Clock
 from handbill.kit.errors import Busy, Forbidden, HandbillError, Unauthorized
 from handbill.kit.fast import FastHandler, FastReply, FastRequest, FastRoute
@@ -77,12 +78,14 @@ class Capture:
         edge: Edge,
         directory: Directory,
         allowance: Allowance,
+        history: HistoryIntake,
         clock: Clock,
         policy: CapturePolicy | None = None,
     ) -> None:
         self._edge = edge
         self._directory = directory
         self._allowance = allowance
+        self._history = history
         self._clock = clock
         self._policy = policy or CapturePolicy()
         self._ids = Ids(clock)
@@ -171,11 +174,23 @@ class Capture:
             reasons[Reason.QUOTA] += len(events)
             await self._edge.accept(_drops(tenant, request, received, reasons))
             return replies.over_quota(parsed)
+        if events and is_history(events[0]):
+            events, past = await self._take_history(tenant, parsed, events)
+            reasons.update(note.reason for note in past)
+            late += [note for note in past if note.reason is not Reason.DUPLICATE]  # as live copies, answered as taken
         for piece in pieces(events):
             await self._edge.accept(piece)
         if reasons:
             await self._edge.accept(_drops(tenant, request, received, reasons))
         return replies.taken(parsed, late)
+
+    async def _take_history(
+        self, tenant_id: int, parsed: Parsed, events: Sequence[CapturedEvent]
+    ) -> tuple[Sequence[CapturedEvent], list[Note]]:
+        """Those that are new and may be kept, and notes about the others. Raises Busy while ClickHouse is away."""
+        refused = await self._history.refusals(tenant_id, events)
+        notes = [Note(parsed.places[place], reason) for place, reason in sorted(refused.items())]
+        return [event for place, event in enumerate(events) if place not in refused], notes
 
     async def _check_keys(self, keys: Iterable[str]) -> None:
         """Raises Unauthorized unless one of the first keys that were found in the body is valid.
@@ -261,7 +276,7 @@ def _in_time(parsed: Parsed, received: int) -> tuple[Sequence[CapturedEvent], li
     late = [
         Note(place, Reason.TOO_OLD)
         for event, place in zip(parsed.events, parsed.places, strict=True)
-        if event.at < oldest and PAST.isdisjoint(event.marks)
+        if event.at < oldest and not is_history(event)
     ]
     gone = {note.index for note in late}
     return [event for event, place in zip(parsed.events, parsed.places, strict=True) if place not in gone], late

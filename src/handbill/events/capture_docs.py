@@ -47,6 +47,8 @@ class OwnBatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The events, 1 to 500 of them."""
     sent_at: str | None = None
     api_key: str | None = None
+    historical_migration: bool = False
+    """Whether these are old events that are brought in: of any age, each with a `timestamp`, taken as it is."""
 
 
 class OwnNote(msgspec.Struct, frozen=True):
@@ -76,7 +78,7 @@ class PosthogBatch(msgspec.Struct, frozen=True):
     """The events, as PostHog's clients write them."""
     sent_at: str | None = None
     historical_migration: bool = False
-    """Whether these are old events that are brought in."""
+    """Whether these are old events that are brought in: of any age, each with a `timestamp`, taken as it is."""
 
 
 class PosthogEvent(msgspec.Struct, frozen=True):
@@ -229,7 +231,8 @@ DOCS: dict[tuple[str, str], FastDoc] = {
         "segmentBatch", "Segment: a batch",
         (SegmentBatch, {"writeKey": _KEY, "batch": [{"type": "track", **_MESSAGE}]}),
         (SegmentTaken, {"success": True}), _OF_SEGMENT,
-        "Messages as Segment's and RudderStack's clients send them; also at `/v1/b`, `/v1/import`, `/beacon/v1/batch`.",
+        "Messages as Segment's and RudderStack's clients send them; also at `/v1/b`, `/beacon/v1/batch`, and at "
+        "`/v1/import` for messages of any age.",
     ),
     **{("POST", f"/v1/{kind}"): _message(kind) for kind in ("track", "identify", "page", "screen", "group", "alias")},
 }  # fmt: skip

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from handbill.events.model import KINDS, Dropped, Event, encode, sender
+from handbill.events.model import KINDS, Dropped, Event, encode, is_history, sender
 from handbill.events.shipping_store import ShippingStore, Unshipped
 from handbill.events.store import EventStore
 from handbill.infra.journal.lanes import Lanes
@@ -39,10 +39,12 @@ _ACCEPTED = {kind: metrics.EVENTS_ACCEPTED.labels(kind) for kind in (*KINDS, Dro
 class EdgePolicy(msgspec.Struct, frozen=True):
     """`threshold` is the seeds' PROCESSOR_BACKPRESSURE_THRESHOLD: events behind the cursors before callers are shed.
 
+    `history_threshold`: the same for history, which waits behind all overflow lanes together.
     `unshipped`: the same for counted events that ClickHouse does not have yet; the journal must keep them so long.
     """
 
     threshold: int = 900_000
+    history_threshold: int = 100_000
     unshipped: int = 2_000_000
     threshold_s: float = 600.0
     retry_after_s: float = 5.0
@@ -74,6 +76,7 @@ class Edge:
         self._cursors: dict[str, str] = {}
         self._full = False
         self._overflow_full = False
+        self._history_full = False
         self._task = BackgroundTask("intake-lag", self.look, period_s=_LOOK_EVERY_S)
         self.stalled = Stalled()
         self.lag_events = 0
@@ -122,12 +125,15 @@ class Edge:
         return seconds
 
     async def accept(self, events: Sequence[Event], extra: Sequence[Sequence[Any]] = ()) -> None:
-        """Keep these events of one tenant; durable when it returns. `extra` commands travel with the first lane's."""
+        """Keep these events of one tenant; durable when it returns. `extra` commands travel with the first lane's.
+
+        All of them are history, or none. History takes the tenant's overflow lane, which leaves time to the others.
+        """
         if not events:
             return
         if len(events) == 1:
             one = events[0]
-            lane = self._overflow(one.tenant, 1) or self._lanes.lane_for(one.tenant, sender(one))
+            lane = self._overflow(one.tenant, 1, is_history(one)) or self._lanes.lane_for(one.tenant, sender(one))
             await self._journal.append(lane, [encode(one)], extra, tenant_ids=(one.tenant,))
             _ACCEPTED[one.kind].inc()
             return
@@ -138,7 +144,8 @@ class Edge:
     async def _append_many(self, events: Sequence[Event], extra: Sequence[Sequence[Any]]) -> None:
         by_lane: defaultdict[str, list[bytes]] = defaultdict(list)
         tenants = Counter([event.tenant for event in events])
-        spilled = {tenant: self._overflow(tenant, count) for tenant, count in tenants.items()}
+        is_past = is_history(events[0])
+        spilled = {tenant: self._overflow(tenant, count, is_past) for tenant, count in tenants.items()}
         lane_for = self._lanes.lane_for
         for event in events:
             by_lane[spilled[event.tenant] or lane_for(event.tenant, sender(event))].append(encode(event))
@@ -152,8 +159,12 @@ class Edge:
             if isinstance(outcome, BaseException):
                 raise outcome  # some lanes may have theirs: the caller repeats all, with the same ids
 
-    def _overflow(self, tenant: int, count: int) -> str | None:
+    def _overflow(self, tenant: int, count: int, is_past: bool) -> str | None:
         """The overflow lane for so many events of this tenant, or none: then each sender has its own main lane."""
+        if is_past:  # it must neither fill the lanes of live events nor be the reason why those are shed
+            if self._history_full:
+                raise self._shed()
+            return self._lanes.overflow_for(tenant)
         if spills(self._spill, self._policy.spill, tenant, count, self._clock.monotonic()):
             if self._overflow_full:
                 raise self._shed()
@@ -196,6 +207,8 @@ class Edge:
         held = self.unshipped > self._policy.unshipped
         self._full = main > self._policy.threshold or seconds > self._policy.threshold_s or held
         self._overflow_full = overflow > self._policy.threshold or held
+        past = min(self._policy.history_threshold, self._policy.threshold // 2)
+        self._history_full = overflow > past or self._full or self.unshipped > self._policy.unshipped // 2
 
     async def _read_cursors(self) -> bool:
         """False: PostgreSQL does not answer, and the lag grows from the last cursors that were read.

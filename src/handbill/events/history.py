@@ -58,8 +58,13 @@ class History:
 def expired(partition: str, now: datetime) -> bool:
     """`(days,YYYYMM)`: has the last day of the month been kept for so many days? Days 0: never."""
     found = _PARTITION.match(partition)
-    if found is None or not int(found[1]):
+    return found is not None and is_past(datetime(int(found[2]), int(found[3]), 1, tzinfo=UTC), int(found[1]), now)
+
+
+def is_past(at: datetime, days: int, now: datetime) -> bool:
+    """Has the last day of this time's month been kept for so many days? Days 0: never."""
+    if not days:
         return False
-    month = datetime(int(found[2]), int(found[3]), 1, tzinfo=UTC)
+    month = at.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     end = (month.replace(day=28) + timedelta(days=4)).replace(day=1)
-    return end + timedelta(days=int(found[1])) <= now
+    return end + timedelta(days=days) <= now

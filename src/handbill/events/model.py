@@ -17,10 +17,10 @@ from msgspec import Meta
 from handbill.events.reasons import Reason
 
 __all__ = [
-    "EVENT_PROPERTIES", "HISTORICAL", "HORIZON_DAYS", "IMPORTED", "KINDS", "NO_PROPERTIES", "PAST", "PERSONLESS",
-    "PERSON_PROPERTIES", "PERSON_VALUE_BYTES", "PROPERTY_DEPTH", "PROPERTY_NAME_CHARACTERS", "BannerEvent",
-    "CapturedEvent", "Click", "Counted", "Dropped", "Edge", "EdgeKind", "Event", "Impression", "Reason", "Row",
-    "View", "at_us", "decode", "encode", "key", "sender", "tenant_of",
+    "EVENT_PROPERTIES", "HISTORICAL", "HISTORY_SEQUENCE", "HORIZON_DAYS", "IMPORTED", "KINDS", "NO_PROPERTIES", "PAST",
+    "PERSONLESS", "PERSON_PROPERTIES", "PERSON_VALUE_BYTES", "PROPERTY_DEPTH", "PROPERTY_NAME_CHARACTERS",
+    "BannerEvent", "CapturedEvent", "Click", "Counted", "Dropped", "Edge", "EdgeKind", "Event", "Impression", "Reason",
+    "Row", "View", "at_us", "decode", "encode", "is_history", "key", "sender", "tenant_of",
 ]  # fmt: skip
 
 HORIZON_DAYS = 35
@@ -50,7 +50,9 @@ HISTORICAL = "historical"
 PERSONLESS = "personless"
 """The mark of events whose sender wants no person for them: they are stored, and say nothing about anybody."""
 PAST = frozenset({IMPORTED, HISTORICAL})
-"""What is said to be history may be as old as it is. Its ids must be its own: past the horizon nobody knows a copy."""
+"""What is said to be history may be as old as it is: intake looks for older copies of it in ClickHouse."""
+HISTORY_SEQUENCE = 2**61
+"""Sequences of history begin here, above all of live events: of copies the live one orders the event."""
 
 
 class _Head(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -190,6 +192,11 @@ class Row(msgspec.Struct, frozen=True, gc=False):
     event: Counted
     body: bytes
     lowered: bool = False
+
+
+def is_history(event: Event) -> bool:
+    """Whether its sender says that it is history, and not that it happens now."""
+    return type(event) is not Dropped and not PAST.isdisjoint(event.marks)
 
 
 def at_us(event: Counted) -> int:

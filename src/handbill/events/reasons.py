@@ -9,6 +9,7 @@ class Reason(StrEnum):
     DUPLICATE = "DUPLICATE"
     DUPLICATE_DIFFERENT = "DUPLICATE_DIFFERENT"
     TOO_OLD = "TOO_OLD"
+    PAST_RETENTION = "PAST_RETENTION"
     DO_NOT_TRACK = "DO_NOT_TRACK"
     LINK_TOO_OLD = "LINK_TOO_OLD"
     UNREADABLE = "UNREADABLE"
@@ -48,7 +49,9 @@ class Reason(StrEnum):
 DOCS: dict[Reason, str] = {
     Reason.DUPLICATE: "The same kind and event id was counted before; the first committed copy stands.",
     Reason.DUPLICATE_DIFFERENT: "As DUPLICATE, but the copies differed in content; the earlier one stands.",
-    Reason.TOO_OLD: "It happened before the horizon of deduplication (35 days): it could not be told from a copy.",
+    Reason.TOO_OLD: "It happened before the horizon of deduplication (35 days): it could not be told from a copy. Older"
+    " events are taken as history, by `historical_migration`, `/v1/import` or `handbill events import`.",
+    Reason.PAST_RETENTION: "It is history of a month that is past the tenant's retention: it would be deleted at once.",
     Reason.DO_NOT_TRACK: "The browser asked not to be tracked and the tenant respects that; only this drop is counted.",
     Reason.LINK_TOO_OLD: "A click through `/r/` whose decision is older than its token is good for: the user got to the"
     " banner's address, and the click was not counted.",
@@ -67,7 +70,7 @@ DOCS: dict[Reason, str] = {
     Reason.ILLEGAL_DISTINCT_ID: "Its distinct id is a word like `null` or `guest`, shared by a crowd.",
     Reason.MISSING_EVENT_UUID: "This dialect asks for an id on every event, and it has none.",
     Reason.DUPLICATE_EVENT_UUID: "Another event of the same request has its id; the first one stands.",
-    Reason.INVALID_TIMESTAMP: "Its time cannot be read.",
+    Reason.INVALID_TIMESTAMP: "Its time cannot be read; or it is history without a time, or of the future.",
     Reason.MALFORMED_PROPERTIES: "Its properties, or the person's, are no JSON object.",
     Reason.INVALID_OPTIONS: "Its options are not what this dialect knows.",
     Reason.EVENT_TOO_LARGE: "It is larger than one event may be.",

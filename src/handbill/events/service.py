@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from datetime import date, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -10,10 +11,14 @@ from uuid import UUID
 import msgspec
 
 from handbill.events.correction_store import CorrectionStore
+from handbill.events.csv_mapping import CsvMapping, MappingFile, csv_mapping
 from handbill.events.dead import DeadLetters, Guard
+from handbill.events.dialects.files import FileFormat
 from handbill.events.edge import Edge, Stalled
+from handbill.events.history_import import RECORDS, RECORDS_BYTES, HistoryImporter, RecordSource, RefusedRecord
+from handbill.events.history_intake import HistoryIntake
 from handbill.events.key_lookup import KeyLookup
-from handbill.events.model import HORIZON_DAYS, KINDS, Event, key
+from handbill.events.model import HORIZON_DAYS, KINDS, Counted, Dropped, Event, Reason, key
 from handbill.events.parked_model import Chosen, DropReport, OnFailure, ParkedRequest, Replayed, ReplayOptions
 from handbill.events.parked_requests import ParkedRequests
 from handbill.events.reader import Drop, EventReader, ParkedRow
@@ -28,8 +33,10 @@ from handbill.kit.ids import Ids
 from handbill.tenants.service import Audit
 
 __all__ = [
-    "STATE", "Chosen", "Drop", "DropReport", "EventsService", "Explanation", "LostBatch", "OnFailure", "Outcome",
-    "ParkedRequest", "ParkedRequests", "ParkedRow", "ReplayOptions", "Replayed", "StoredEvents",
+    "RECORDS", "RECORDS_BYTES", "STATE", "Chosen", "CsvMapping", "Drop", "DropReport", "EventsService", "Explanation",
+    "FileFormat", "HistoryImporter", "HistoryIntake", "LostBatch", "MappingFile", "OnFailure", "Outcome",
+    "ParkedRequest", "ParkedRequests", "ParkedRow", "RecordSource", "RefusedRecord", "ReplayOptions", "Replayed",
+    "StoredEvents", "csv_mapping",
 ]  # fmt: skip
 
 STATE = (
@@ -68,11 +75,15 @@ class Explanation(msgspec.Struct, frozen=True):
 class EventsService:
     def __init__(
         self, database: Database, edge: Edge, *,
-        audit: Audit, outbox: Outbox, stored: StoredEvents, clock: Clock | None = None, breaker: Guard | None = None,
+        audit: Audit, outbox: Outbox, stored: StoredEvents, history: HistoryIntake, clock: Clock | None = None,
+        breaker: Guard | None = None,
     ) -> None:  # fmt: skip
         clock = clock or SystemClock()
+        self._clock = clock
+        self._ids = Ids(clock)
+        self._history = history
         self.dead = DeadLetters(database, edge, clock, audit, breaker)
-        self.parked_requests = ParkedRequests(database, outbox, audit, self.dead, clock, Ids(clock))
+        self.parked_requests = ParkedRequests(database, outbox, audit, self.dead, clock, self._ids)
         self._database = database
         self._edge = edge
         self._reader = EventReader()
@@ -85,6 +96,30 @@ class EventsService:
     async def accept(self, events: Sequence[Event], extra: Sequence[Sequence[Any]] = ()) -> None:
         """Durable when it returns. Raises Busy when the journal cannot be written, Throttled when it is too full."""
         await self._edge.accept(events, extra)
+
+    async def accept_history(self, tenant_id: int, events: Sequence[Counted]) -> Mapping[int, Reason]:
+        """Accept what is new of this tenant's history, durable when it returns; the places of the others, and why.
+
+        The others are in the tenant's drop counts. Raises Busy while ClickHouse or the journal does not answer,
+        Throttled when too much waits: nothing, or only a part, was accepted then, and all may be given again.
+        """
+        if not events:
+            return {}
+        refused = await self._history.refusals(tenant_id, events)
+        await self._edge.accept([event for place, event in enumerate(events) if place not in refused])
+        for kind in sorted({events[place].kind for place in refused}):
+            reasons = Counter(reason for place, reason in refused.items() if events[place].kind == kind)
+            await self.count_drops(tenant_id, kind, reasons)
+        return refused
+
+    async def count_drops(self, tenant_id: int, kind: str, reasons: Mapping[Reason, int]) -> None:
+        """Count events of this kind that were not taken, for the tenant to read; durable when it returns."""
+        now = self._clock.now_ms()
+        drops = [
+            Dropped(tenant_id, str(self._ids.new()), now, now, kind, reason.value, number)
+            for reason, number in sorted(reasons.items())
+        ]
+        await self._edge.accept(drops)
 
     async def is_counted(self, tenant_id: int, event_key: bytes) -> bool | None:
         """For hot routes: whether this event was counted before. None: PostgreSQL did not say so in time."""
@@ -131,13 +166,17 @@ class EventsService:
             return await self._reader.parked(tx, tenant_id, reason, replayed, after, limit)
 
     async def forget_keys(self, now: datetime, *, pages: int = KEY_PAGES) -> int:
-        """Forget keys older than the horizon: a copy of such an event is refused as TOO_OLD.
+        """Forget keys older than the horizon: a copy of such an event is refused as TOO_OLD, or if it is history, found
+        in ClickHouse. So a key stays until its event is there.
 
         Each transaction reads and notes one range of pages, whatever the size of the table. A statement that is cut at
         its time limit is repeated in halves. A run that is cut short is continued by the next one.
         """
         before = now - timedelta(days=HORIZON_DAYS + 1)
         async with self._database.worker() as tx:
+            exported = await self._store.oldest_unexported(tx)
+            if exported is not None:
+                before = min(before, exported - timedelta(days=1))
             due = await self._store.key_ranges_due(tx, before, pages)
         waiting = iter(due)
 

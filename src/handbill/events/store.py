@@ -152,6 +152,11 @@ class EventStore:
         """Forget the manifests nobody will ask for: shipped, projected and old."""
         await tx.execute(S.forget_batches, lane, projected, older, 1_000)
 
+    async def oldest_unexported(self, tx: Tx) -> datetime | None:
+        """When the oldest batch was committed that ClickHouse does not have; None: it has all."""
+        created: datetime | None = await tx.fetchval(S.oldest_unexported)
+        return created
+
     async def key_ranges_due(self, tx: Tx, before: datetime, pages: int) -> list[int]:
         """First pages of the ranges of the key table that may hold keys from before that time."""
         return [row["first_page"] for row in await tx.fetch(S.key_ranges_due, pages, before)]

@@ -19,7 +19,7 @@ from handbill.events.capture_limits import Allowance, Limits
 from handbill.events.edge import Edge, EdgePolicy
 from handbill.events.entries import Entries
 from handbill.events.forgetting import Forgetting
-from handbill.events.service import EventsService, StoredEvents
+from handbill.events.service import EventsService, HistoryImporter, StoredEvents
 from handbill.infra.clickhouse import ClickHouse
 from handbill.infra.journal.lanes import Lanes
 from handbill.infra.journal.streams import StreamsJournal
@@ -78,10 +78,12 @@ class House:
         self.lanes = Lanes(main=settings.events.lanes, overflow=settings.events.overflow_lanes)
         self.journal = StreamsJournal(self.redis)
         self.edge = Edge(self.journal, self.lanes, self.database, self.clock, _edge_policy(settings))
+        self.history = shipping.history_intake(self)
         self.events = EventsService(
             self.database, self.edge, clock=self.clock, audit=self.tenants.audit, outbox=self.jobs.outbox,
-            stored=StoredEvents(self.clickhouse, APART), breaker=Breaker(self.redis),
+            stored=StoredEvents(self.clickhouse, APART), breaker=Breaker(self.redis), history=self.history,
         )  # fmt: skip
+        self.history_importer = HistoryImporter(self.events, self.tenants.directory, self.clock)
         self.capture = _capture(self)
         self.catalogue = Catalogue(self.database, self.redis, self.clock)
         self.caps = CapsService(self.redis, self.database, CatalogueBook(self.catalogue), self.clock)
@@ -262,7 +264,7 @@ def _capture(house: House) -> Capture:
     given = house.settings.events
     policy = CapturePolicy(limits=Limits(per_day=given.quota_per_day, per_second=given.rate_per_second))
     allowance = Allowance(house.redis, Keys(), house.clock)
-    return Capture(house.edge, house.tenants.directory, allowance, house.clock, policy)
+    return Capture(house.edge, house.tenants.directory, allowance, house.history, house.clock, policy)
 
 
 def _banners(house: House) -> BannersService:

@@ -10,6 +10,7 @@ from uuid import UUID
 from handbill.banners.public_ids import PublicIds
 from handbill.events.export_audit import ExportAuditor
 from handbill.events.history import History
+from handbill.events.history_intake import HistoryIntake
 from handbill.events.policy import ShippingPolicy
 from handbill.events.reshipping import Reshipping
 from handbill.events.sequence_corrector import SequenceCorrector
@@ -52,6 +53,10 @@ def shipping(house: House) -> Shipping:
             hold_events=given.ship_most_events,
         ),
     )
+
+
+def history_intake(house: House) -> HistoryIntake:
+    return HistoryIntake(house.clickhouse, Retentions(house), house.clock)
 
 
 def reshipping(house: House) -> Reshipping:

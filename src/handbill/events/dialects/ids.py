@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from hashlib import blake2b
+from typing import Any
+
+import msgspec
+from msgspec import Raw
 
 from handbill.events.dialects.canon import Edge, EdgeKind, Refused
 from handbill.events.reasons import Reason
 from handbill.kit.distinct import illegal, illegal_side
+from handbill.kit.untrusted_json import UNREADABLE
 
 ID_CHARACTERS = 200
 EDGES = {"$identify": EdgeKind.IDENTIFY, "$create_alias": EdgeKind.ALIAS, "$merge_dangerously": EdgeKind.MERGE}
 """The events that say two ids are one person."""
 _REPLACED = "\ufffd"
+_DIGEST = "record:"
+
+
+def _number(digits: str) -> int | float:
+    """`1.0` and `1` are one number, whichever way a program wrote it."""
+    number = float(digits)
+    return int(number) if number.is_integer() and abs(number) < 2**53 else number
+
+
+_json: msgspec.json.Decoder[Any] = msgspec.json.Decoder(float_hook=_number)
+_sorted = msgspec.json.Encoder(order="sorted")
 
 
 def distinct(text: str) -> str:
@@ -49,3 +66,24 @@ def event_id(text: str) -> str:
     if len(found) <= ID_CHARACTERS:
         return found
     return f"blake2b:{blake2b(found.encode(), digest_size=16).hexdigest()}"
+
+
+def record_id(tenant: int, at: int, *parts: Raw | bytes | Iterable[Raw | bytes | None] | None) -> str:
+    """The id of a record of history that has none: a digest of whose and when it is and of its JSON, in one form.
+
+    The same record has the same id whenever and in whatever pieces it is sent. Two that differ in anything have two.
+    """
+    flat: list[bytes] = []
+    for part in parts:
+        some = [part] if part is None or isinstance(part, Raw | bytes) else part
+        flat += [canonical(bytes(each)) if each else b"" for each in some]
+    digest = blake2b(_sorted.encode([tenant, at, [each.decode() for each in flat]]), digest_size=16)
+    return f"{_DIGEST}{digest.hexdigest()}"
+
+
+def canonical(json: bytes) -> bytes:
+    """The same JSON in one form: members sorted, no spaces, numbers and escapes written in one way."""
+    try:
+        return _sorted.encode(_json.decode(json))
+    except (*UNREADABLE, OverflowError):  # an integer of more than 64 bits
+        return json

@@ -6,12 +6,14 @@ Properties stay the bytes they came as.
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 from msgspec import Raw
 
 from handbill.events.dialects.canon import (
+    HISTORICAL,
     NO_PROPERTIES,
     PERSONLESS,
     CapturedEvent,
@@ -24,9 +26,9 @@ from handbill.events.dialects.canon import (
     Terms,
 )
 from handbill.events.dialects.collect import Warned, collected
-from handbill.events.dialects.ids import EDGES, distinct, edge, event_id
+from handbill.events.dialects.ids import EDGES, distinct, edge, event_id, record_id
 from handbill.events.dialects.losses import warn_of_losses
-from handbill.events.dialects.own_wire import ContextIn, CutEvent, EventIn, PersonIn, event_of, read_batch
+from handbill.events.dialects.own_wire import ContextIn, CutEvent, EventIn, PersonIn, event_of, read_batch, read_event
 from handbill.events.dialects.profiles import Changes, without_profile
 from handbill.events.dialects.reading import (
     PAYLOAD_BYTES,
@@ -45,8 +47,9 @@ from handbill.events.dialects.reading import (
     without_ip,
 )
 from handbill.events.dialects.senders import Sender, is_persons_agent, sender_of
-from handbill.events.dialects.times import RequestTime, fixed, read_ms, read_us, request_time
+from handbill.events.dialects.times import RequestTime, arrival, fixed, read_ms, read_us, request_time
 from handbill.events.dialects.unpack import Steps, unpacking
+from handbill.events.model import IMPORTED
 from handbill.events.reasons import Reason
 from handbill.kit.fast import FastRequest
 from handbill.kit.forms import parse_form
@@ -94,6 +97,7 @@ class Desk(msgspec.Struct, frozen=True):
     user_agent: str | None
     is_persons: bool  # the user agent is that of a browser or an app
     large: bool  # only in a large body can one event be too large
+    marks: tuple[str, ...] = ()
 
 
 _inside = msgspec.json.Decoder(_InsideIn)
@@ -123,14 +127,27 @@ def open_own(request: FastRequest, body: bytes, moment: Moment) -> Opened:
     def capture(terms: Terms) -> Parsed:
         received = moment.received
         ids = (each.event_id for each in map(event_of, events) if each is not None)
-        time = request_time(read_ms(plain(sent.sent_at)), received, ids)
+        is_history = plain(sent.historical_migration) is True
+        time = request_time(read_ms(plain(sent.sent_at)), received, ids, is_history=is_history)
         ip = address(request.client_ip, terms.truncate_ip)
         agent = text(headers.get(b"user-agent", b"").decode("utf-8", "replace"), WIDE)
         large = len(body) > PAYLOAD_BYTES
-        desk = Desk(terms.tenant, terms.truncate_ip, moment, received, time, ip, agent, is_persons_agent(agent), large)
+        marks = (HISTORICAL,) if is_history else ()
+        if is_history:  # who brings history is not who made it
+            ip = agent = None
+        is_persons = is_persons_agent(agent)
+        desk = Desk(terms.tenant, terms.truncate_ip, moment, received, time, ip, agent, is_persons, large, marks)
         return collected(Dialect.OWN, key, events, functools.partial(_captured, desk))
 
     return Opened(Dialect.OWN, key, len(events), capture)
+
+
+def read_history(parts: Sequence[Raw | Refused], moment: Moment, terms: Terms) -> Parsed:
+    """Events of a file, each an element of `events`."""
+    items = [part if isinstance(part, Refused) else read_event(part) for part in parts]
+    time = request_time(None, moment.received, (), is_history=True)
+    desk = Desk(terms.tenant, terms.truncate_ip, moment, moment.received, time, None, None, False, True, (IMPORTED,))
+    return collected(Dialect.OWN, None, items, functools.partial(_captured, desk))
 
 
 def _queried(query: bytes) -> str | None:
@@ -170,9 +187,9 @@ def captured(desk: Desk, sent: EventIn, index: int, warned: Warned) -> CapturedE
         bond = _edge(name, sent, inside, whose, warned)
     elif sent.anonymous_id is not None:
         properties = spliced(properties, {"$anonymous_id": encode(sent.anonymous_id)})
-    marks: tuple[str, ...] = ()
+    marks = desk.marks
     if inside.profile is False:
-        changes, bond, marks = without_profile(name, changes, bond, warned), None, (PERSONLESS,)
+        changes, bond, marks = without_profile(name, changes, bond, warned), None, (*marks, PERSONLESS)
     if desk.large:
         check_size(properties, *changes)
     warn_of_losses(properties, changes, warned)
@@ -185,7 +202,7 @@ def captured(desk: Desk, sent: EventIn, index: int, warned: Warned) -> CapturedE
     at = _at(sent.timestamp, desk.time, index)
     return CapturedEvent(
         desk.tenant,
-        event_id(sent.event_id) if sent.event_id else desk.moment.new_id(),
+        event_id(sent.event_id) if sent.event_id else _made_id(desk, sent, at),
         at // 1000,
         desk.received,
         name,
@@ -215,10 +232,18 @@ def captured(desk: Desk, sent: EventIn, index: int, warned: Warned) -> CapturedE
     )
 
 
+def _made_id(desk: Desk, sent: EventIn, at: int) -> str:
+    if not desk.time.is_history:
+        return desk.moment.new_id()
+    ids = encode([sent.event, sent.distinct_id, sent.anonymous_id, sent.context and sent.context.session_id])
+    person = sent.user_properties or PersonIn()
+    return record_id(desk.tenant, at, ids, sent.properties, [person.set, person.set_once, person.unset])
+
+
 def _at(timestamp: str | int | float | None, time: RequestTime, index: int) -> int:
     """In microseconds."""
     if timestamp is None:
-        return time.received + index
+        return arrival(time, index)
     at = read_us(timestamp)
     if at is None:
         raise Refused(Reason.INVALID_TIMESTAMP)

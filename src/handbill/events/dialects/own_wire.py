@@ -103,12 +103,14 @@ class BatchIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     events: list[EventIn]
     sent_at: Raw = _NOTHING
     api_key: Raw = _NOTHING
+    historical_migration: Raw = _NOTHING
 
 
 class LooseIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     events: Raw
     sent_at: Raw = _NOTHING
     api_key: Raw = _NOTHING
+    historical_migration: Raw = _NOTHING
 
 
 _batch = msgspec.json.Decoder(BatchIn)
@@ -136,13 +138,14 @@ def read_batch(body: bytes) -> tuple[BatchIn | LooseIn, list[Item]]:
         return sent, [*sent.events]
     try:
         loose = decoded(_loose, body)
-        return loose, [_tried(raw) for raw in elements(loose.events, BATCH_MAX, "events")]
+        return loose, [read_event(raw) for raw in elements(loose.events, BATCH_MAX, "events")]
     except UNREADABLE:
         _refuse_unknown_members(body)
         raise bad_json("The body is no JSON object with a list of `events`") from None
 
 
-def _tried(raw: Raw) -> Item:
+def read_event(raw: Raw) -> Item:
+    """One event by itself."""
     try:
         return _alone(raw)
     except Refused as refused:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import functools
+from collections.abc import Sequence
 
 import msgspec
 from msgspec import Raw
@@ -16,7 +17,7 @@ from msgspec import Raw
 from handbill.events.dialects.bounded import elements
 from handbill.events.dialects.canon import HISTORICAL, CapturedEvent, Dialect, Moment, Opened, Parsed, Refused, Terms
 from handbill.events.dialects.collect import Warned, collected, each
-from handbill.events.dialects.ids import event_id
+from handbill.events.dialects.ids import event_id, record_id
 from handbill.events.dialects.losses import cut_name
 from handbill.events.dialects.posthog_event import (
     Desk,
@@ -29,6 +30,7 @@ from handbill.events.dialects.posthog_event import (
 )
 from handbill.events.dialects.reading import (
     BYTE_ORDER_MARK,
+    Fields,
     bad_json,
     decoded,
     encode,
@@ -41,6 +43,7 @@ from handbill.events.dialects.reading import (
 from handbill.events.dialects.times import (
     FUTURE_MS,
     RequestTime,
+    arrival,
     fixed,
     newest_uuid7,
     read_ms,
@@ -49,6 +52,7 @@ from handbill.events.dialects.times import (
     sequence,
 )
 from handbill.events.dialects.unpack import Steps, unpacking
+from handbill.events.model import IMPORTED
 from handbill.events.reasons import Reason
 from handbill.kit.errors import Fault, Invalid
 from handbill.kit.fast import FastRequest
@@ -64,6 +68,8 @@ _KEYS = ("api_key", "token", "$token")
 _KNOWN = frozenset(
     {"event", "distinct_id", "$distinct_id", "properties", "timestamp", "offset", "uuid", "$set", "$set_once", "$unset"}
 ) | {*_KEYS, "sent_at", "sentAt"}
+_DIGESTED = ("event", "distinct_id", "$distinct_id", "$set", "$set_once", "$unset")
+"""What names a record of history that has no id, beside its time and its properties."""
 _OURS = ("hbw_", "hbs_")
 """How keys of ours begin. A query may have a `token` of its own that is none of them."""
 _BROWSER = "web"
@@ -124,6 +130,21 @@ def open_posthog(request: FastRequest, body: bytes, moment: Moment) -> Opened:
         return msgspec.structs.replace(parsed, beacon=query.get(b"beacon") == [b"1"])
 
     return Opened(Dialect.POSTHOG, whole.key, len(whole.items), capture)
+
+
+def read_history(parts: Sequence[Fields | Refused], moment: Moment, terms: Terms) -> Parsed:
+    """Events of a file, in the words of PostHog's clients."""
+    items = [part if isinstance(part, Refused) else _item(part) for part in parts]
+    time = request_time(None, moment.received, (), is_history=True)
+    desk = Desk(terms, moment, None, None, False, Dialect.POSTHOG, time, (IMPORTED,))
+    return collected(Dialect.POSTHOG, None, items, functools.partial(_captured, desk, None))
+
+
+def _item(fields: Fields) -> Sent | Refused:
+    try:
+        return opened(fields)
+    except Refused as refused:
+        return refused
 
 
 def _query(query: bytes) -> Query:
@@ -227,7 +248,8 @@ def _time(whole: _Whole, query: Query, received: int) -> RequestTime:
     if sent_at is None:
         times = (_sent_at(sent, received) for sent in events)
         sent_at = max((each for each in times if each is not None), default=None)
-    return request_time(sent_at, received, (id_text(sent.fields.get("uuid")) for sent in events))
+    ids = (id_text(sent.fields.get("uuid")) for sent in events)
+    return request_time(sent_at, received, ids, is_history=whole.historical)
 
 
 def _sent_at(sent: Sent, received: int) -> int | None:
@@ -259,19 +281,27 @@ def _captured(desk: Desk, default: str | None, sent: Sent, index: int, warned: W
     if name is None:
         raise Refused(Reason.MISSING_EVENT_NAME)
     found = id_text(fields.get("uuid"))
-    identity = event_id(found) if found else desk.moment.new_id()
     rest = {key: raw for key, raw in fields.items() if key not in _KNOWN}
     extra = {"$extra": encode(rest)} if rest else {}
     at = _at(sent, desk, index, warned)
+    identity = event_id(found) if found else _made_id(sent, desk, at)
     head = Head(identity, at, _sequence(sent, found, desk, index), cut_name(name, warned), whose(sent), extra)
     return captured(sent, head, desk, warned)
+
+
+def _made_id(sent: Sent, desk: Desk, at: int) -> str:
+    if not desk.time.is_history:
+        return desk.moment.new_id()
+    fields = sent.fields
+    return record_id(desk.terms.tenant, at, [fields.get(name) for name in _DIGESTED], fields.get("properties"))
 
 
 def _sequence(sent: Sent, uuid: str | None, desk: Desk, index: int) -> int:
     """posthog-js sends an event with options at once, and so before those that it queued in the same millisecond. Its
     ids are UUIDv7 whose digits rise from event to event, so those of one millisecond get one sequence: ids order them.
     """
-    made = newest_uuid7((uuid,), desk.moment.received) if sent.inside.lib == _BROWSER else None
+    is_live_browser = sent.inside.lib == _BROWSER and not desk.time.is_history
+    made = newest_uuid7((uuid,), desk.moment.received) if is_live_browser else None
     return desk.time.first_sequence + index if made is None else sequence(made, 0)
 
 
@@ -284,9 +314,13 @@ def _at(sent: Sent, desk: Desk, index: int, warned: Warned) -> int:
         at = read_us(stamp)
         if at is not None:
             return fixed(at - ahead, time, index)
+        if time.is_history:
+            raise Refused(Reason.INVALID_TIMESTAMP)
         warned.append(Reason.TIME_UNREADABLE)
     at = _own_time(sent)
     if at is not None:
         return fixed(at - ahead, time, index)
     offset = _offset(sent, desk.moment.received)
-    return time.received + index if offset is None else fixed(time.received - offset, time, index)
+    if offset is None or time.is_history:  # history says when it was, not how long ago
+        return arrival(time, index)
+    return fixed(time.received - offset, time, index)

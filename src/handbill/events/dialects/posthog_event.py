@@ -150,6 +150,8 @@ _NO_INSIDE = Inside()
 def desk_of(
     request: FastRequest, moment: Moment, terms: Terms, dialect: Dialect, time: RequestTime, marks: tuple[str, ...] = ()
 ) -> Desk:
+    if time.is_history:  # who brings history is not who made it
+        return Desk(terms, moment, None, None, False, dialect, time, marks)
     agent = text(request.headers.get(b"user-agent", b"").decode("utf-8", "replace"), WIDE)
     ip = address(request.client_ip, terms.truncate_ip)
     return Desk(terms, moment, ip, agent, is_persons_agent(agent), dialect, time, marks)

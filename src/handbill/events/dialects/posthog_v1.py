@@ -103,8 +103,9 @@ def open_posthog_v1(request: FastRequest, body: bytes, moment: Moment) -> Opened
     def capture(terms: Terms) -> Parsed:
         sent_at = read_ms(stamp)
         sent_at = read_ms(plain(root.created_at)) if sent_at is None else sent_at
-        time = request_time(sent_at, moment.received, uuids)
-        marks = (HISTORICAL,) if plain(root.historical_migration) is True else ()
+        is_history = plain(root.historical_migration) is True
+        time = request_time(sent_at, moment.received, uuids, is_history=is_history)
+        marks = (HISTORICAL,) if is_history else ()
         desk = desk_of(request, moment, terms, Dialect.POSTHOG_V1, time, marks)
         parsed = collected(Dialect.POSTHOG_V1, key, items, functools.partial(_captured, desk, sdk))
         return msgspec.structs.replace(parsed, ids=uuids)

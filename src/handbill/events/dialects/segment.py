@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -12,6 +13,7 @@ from msgspec import Raw
 
 from handbill.events.dialects.bounded import elements
 from handbill.events.dialects.canon import (
+    HISTORICAL,
     NO_PROPERTIES,
     CapturedEvent,
     Dialect,
@@ -24,7 +26,7 @@ from handbill.events.dialects.canon import (
     Terms,
 )
 from handbill.events.dialects.collect import Warned, collected, each
-from handbill.events.dialects.ids import distinct, edge, event_id
+from handbill.events.dialects.ids import distinct, edge, event_id, record_id
 from handbill.events.dialects.losses import cut_name, warn_of_losses
 from handbill.events.dialects.reading import (
     SMALL,
@@ -47,15 +49,18 @@ from handbill.events.dialects.reading import (
     without_ip,
 )
 from handbill.events.dialects.senders import Sender, is_persons_agent, sender_of
-from handbill.events.dialects.times import RequestTime, read_ms, read_us, request_time, skew
+from handbill.events.dialects.times import RequestTime, arrival, read_ms, read_us, request_time, skew
 from handbill.events.dialects.unpack import Steps, unpacking
+from handbill.events.model import IMPORTED
 from handbill.events.reasons import Reason
 from handbill.kit.fast import FastRequest
 from handbill.kit.forms import parse_form
 from handbill.kit.untrusted_json import UNREADABLE
 
 TYPES = ("track", "identify", "page", "screen", "group", "alias")
-BATCHES = ("/v1/batch", "/v1/b", "/v1/import", "/beacon/v1/batch")
+IMPORT = "/v1/import"
+"""The address for history: events of any age."""
+BATCHES = ("/v1/batch", "/v1/b", IMPORT, "/beacon/v1/batch")
 SINGLES = {f"/v1/{word}": kind for kind in TYPES for word in (kind, kind[0])}
 """Servers write the type out; browsers write its first letter."""
 PATHS = (*BATCHES, *SINGLES)
@@ -78,6 +83,19 @@ _UTM = {
     "content": "utm_content",
 }  # fmt: skip
 """Members of `context.campaign`, and what PostHog's clients call the same."""
+_DIGESTED = (
+    "type",
+    "event",
+    "userId",
+    "anonymousId",
+    "previousId",
+    "groupId",
+    "name",
+    "category",
+    "properties",
+    "traits",
+)
+"""What names a record of history that has no id, beside its time."""
 _NOTHING = Raw(b"")
 
 
@@ -112,6 +130,7 @@ class _Desk(msgspec.Struct, frozen=True):
 
     terms: Terms
     moment: Moment
+    time: RequestTime
     times: list[int | None]
     sequences: list[int]
     ip: str | None
@@ -119,6 +138,7 @@ class _Desk(msgspec.Struct, frozen=True):
     is_persons: bool  # the user agent is that of a browser or an app
     context: Raw  # of messages that bring none
     only: str | None  # the type that the address names
+    marks: tuple[str, ...] = ()
 
 
 _root = msgspec.json.Decoder(_Root)
@@ -155,13 +175,26 @@ def open_segment(request: FastRequest, body: bytes, moment: Moment) -> Opened:
         agent = text(headers.get(b"user-agent", b"").decode("utf-8", "replace"), WIDE)
         ip = address(request.client_ip, terms.truncate_ip)
         sent_at = read_ms(plain(root.sentAt))
-        time = _time(sent_at, items, moment.received)
+        time = _time(sent_at, items, moment.received, is_history=request.path == IMPORT)
         times = [_at(item, sent_at, time) for item in items]
-        sequences = _sequences(times, time.first_sequence)
-        desk = _Desk(terms, moment, times, sequences, ip, agent, is_persons_agent(agent), root.context, only)
+        sequences = _sequences(times, time)
+        marks = (HISTORICAL,) if time.is_history else ()
+        if time.is_history:  # who brings history is not who made it
+            ip = agent = None
+        is_persons = is_persons_agent(agent)
+        desk = _Desk(terms, moment, time, times, sequences, ip, agent, is_persons, root.context, only, marks)
         return collected(Dialect.SEGMENT, key, items, functools.partial(_captured, desk))
 
     return Opened(Dialect.SEGMENT, key, len(items), capture)
+
+
+def read_history(items: Sequence[Fields | Refused], moment: Moment, terms: Terms) -> Parsed:
+    """Messages of a file, each with its own `type`."""
+    time = request_time(None, moment.received, (), is_history=True)
+    times = [None if isinstance(item, Refused) else _at(item, None, time) for item in items]
+    sequences = _sequences(times, time)
+    desk = _Desk(terms, moment, time, times, sequences, None, None, False, _NOTHING, None, (IMPORTED,))
+    return collected(Dialect.SEGMENT, None, items, functools.partial(_captured, desk))
 
 
 def _basic(authorization: bytes) -> str | None:
@@ -191,13 +224,14 @@ def _inner(items: list[Fields | Reason]) -> str | None:
     return next((key for key in keys if key), None)
 
 
-def _time(sent_at: int | None, items: list[Fields | Reason], received: int) -> RequestTime:
+def _time(sent_at: int | None, items: list[Fields | Reason], received: int, *, is_history: bool = False) -> RequestTime:
     """By the batch's `sentAt`, else by the greatest of its messages': one for all, so that positions order them."""
     messages = [item for item in items if not isinstance(item, Reason)]
     if sent_at is None:
         times = (_sent_at(fields) for fields in messages)
         sent_at = max((each for each in times if each is not None), default=None)
-    return request_time(sent_at, received, (id_text(fields.get("messageId")) for fields in messages))
+    ids = (id_text(fields.get("messageId")) for fields in messages)
+    return request_time(sent_at, received, ids, is_history=is_history)
 
 
 def _sent_at(fields: Fields) -> int | None:
@@ -233,12 +267,12 @@ def _captured(desk: _Desk, fields: Fields, index: int, warned: Warned) -> Captur
     is_persons = sender_of(None, lib, is_persons=desk.is_persons) is Sender.PERSON
     at = desk.times[index]
     if at is None:
-        at = desk.moment.received * 1000 + index
+        at = arrival(desk.time, index)
         if (stamp := _stamp(fields)) and read_us(stamp) is None:
             warned.append(Reason.TIME_UNREADABLE)
     return CapturedEvent(
         tenant=desk.terms.tenant,
-        id=event_id(found) if found else desk.moment.new_id(),
+        id=event_id(found) if found else _made_id(fields, desk, at),
         at=at // 1000,
         received=desk.moment.received,
         name=_name(kind, fields, warned),
@@ -260,9 +294,16 @@ def _captured(desk: _Desk, fields: Fields, index: int, warned: Warned) -> Captur
         language=text(there.locale, SMALL, warned),
         timezone=text(there.timezone, SMALL, warned),
         lib=lib,
+        marks=desk.marks,
         micros=at % 1000,
         sequence=desk.sequences[index],
     )
+
+
+def _made_id(fields: Fields, desk: _Desk, at: int) -> str:
+    if not desk.time.is_history:
+        return desk.moment.new_id()
+    return record_id(desk.terms.tenant, at, [fields.get(name) for name in _DIGESTED])
 
 
 def _traits(fields: Fields, context: _Context) -> bytes | None:
@@ -327,9 +368,14 @@ def _properties(kind: str, fields: Fields, context: Raw | None, desk: _Desk, ext
 
 def _at(item: Fields | Reason, batch_sent_at: int | None, time: RequestTime) -> int | None:
     """What the message says of its time, in microseconds; its own `sentAt` counts before the batch's."""
-    stamp = None if isinstance(item, Reason) else _stamp(item)
+    if isinstance(item, Reason):
+        return None
+    if time.is_history:  # Segment's own correction, of the client's clock against its servers'
+        at = read_us(plain(item.get("timestamp")) or plain(item.get("originalTimestamp")))
+        return at if at is not None and 0 <= at <= time.latest else None
+    stamp = _stamp(item)
     at = read_us(stamp) if stamp else None
-    if at is None or isinstance(item, Reason):
+    if at is None:
         return None
     sent_at = _sent_at(item)
     at -= skew(batch_sent_at if sent_at is None else sent_at, time.received // 1000)
@@ -340,14 +386,15 @@ def _stamp(fields: Fields) -> Any:
     return plain(fields.get("originalTimestamp")) or plain(fields.get("timestamp"))
 
 
-def _sequences(times: list[int | None], first: int) -> list[int]:
+def _sequences(times: list[int | None], time: RequestTime) -> list[int]:
     """By position; and of requests that were sent in one millisecond, the one comes first whose events are earlier.
 
     Node's clients of Segment and RudderStack send several batches at once, cut anywhere among the calls of one
     millisecond. These are the last calls of one batch, all of the next ones, and the first of another.
     """
+    first = time.first_sequence
     known = {at for at in times if at is not None}
-    if not first or len(known) < 2:
+    if not first or time.is_history or len(known) < 2:
         return [first + index for index in range(len(times))]
     shifts = {min(known): BATCH_MAX, max(known): -BATCH_MAX}
     return [first + index + (0 if at is None else shifts.get(at, 0)) for index, at in enumerate(times)]

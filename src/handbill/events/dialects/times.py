@@ -13,6 +13,10 @@ from typing import Any
 
 import msgspec
 
+from handbill.events.dialects.canon import Refused
+from handbill.events.model import HISTORY_SEQUENCE
+from handbill.events.reasons import Reason
+
 FUTURE_MS = 23 * 3_600_000
 """A client's zone mistaken for UTC explains up to 14 hours; more than this is no time at all."""
 SEQUENCE_STEP = 16_384
@@ -34,22 +38,29 @@ class RequestTime(msgspec.Struct, frozen=True, gc=False):
     """What the events of one request share in time. The first three are microseconds.
 
     An event at `index` has the sequence `first_sequence + index`, and without a time of its own `received + index`.
+    History is never corrected by a clock, and nothing of it happened when it arrived: `is_history`.
     """
 
     received: int
     latest: int
     ahead: int
     first_sequence: int
+    is_history: bool = False
 
 
-def request_time(sent_at: int | None, received: int, ids: Iterable[str | None]) -> RequestTime:
+def request_time(
+    sent_at: int | None, received: int, ids: Iterable[str | None], *, is_history: bool = False
+) -> RequestTime:
     """From when the client sent the request and when it arrived, in milliseconds.
 
     `ids` are those that the client gave its events. They are looked at only where there is no `sent_at`.
     """
     started = newest_uuid7(ids, received) if sent_at is None else sent_at
     received_us = received * 1000
-    return RequestTime(received_us, received_us + FUTURE_MS * 1000, skew(sent_at, received), sequence(started, 0))
+    latest, first = received_us + FUTURE_MS * 1000, sequence(started, 0)
+    if is_history:
+        return RequestTime(received_us, latest, 0, HISTORY_SEQUENCE + first, is_history=True)
+    return RequestTime(received_us, latest, skew(sent_at, received), first)
 
 
 def read_us(value: Any) -> int | None:
@@ -95,10 +106,20 @@ def skew(sent_at: int | None, received: int) -> int:
 
 
 def fixed(at: int, time: RequestTime, index: int) -> int:
-    """The event's time for good, from its corrected time: never far in the future, never before 1970."""
-    if at > time.latest:
-        return time.received + index
+    """The event's time for good, from its corrected time: never far in the future, never before 1970.
+
+    Raises Refused for history outside of these.
+    """
+    if at > time.latest or (at < 0 and time.is_history):
+        return arrival(time, index)
     return at if at > 0 else 0
+
+
+def arrival(time: RequestTime, index: int) -> int:
+    """The time of an event that has none. Raises Refused for history: sent again it would have another time."""
+    if time.is_history:
+        raise Refused(Reason.INVALID_TIMESTAMP)
+    return time.received + index
 
 
 def sequence(sent_at: int | None, index: int) -> int:

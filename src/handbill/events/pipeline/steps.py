@@ -8,7 +8,7 @@ from datetime import date
 import msgspec
 
 from handbill.events.batch import Batch, DropKey, Parked
-from handbill.events.model import HORIZON_DAYS, PAST, CapturedEvent, Dropped, Row, decode, key
+from handbill.events.model import HORIZON_DAYS, CapturedEvent, Dropped, Row, decode, is_history, key
 from handbill.events.reasons import Reason
 from handbill.kit.clock import from_ms
 
@@ -33,11 +33,11 @@ def read(batch: Batch) -> Batch:
 def refuse_old(batch: Batch) -> Batch:
     """An event from before the horizon could be a copy of one whose key is forgotten: refused, with its reason.
 
-    An import or a migration is said to be history, and carries ids that it was not sent with before: it passes.
+    History passes: intake looked for its copies in ClickHouse, where those are whose keys are forgotten.
     """
     kept: list[Row] = []
     for row in batch.rows:
-        if row.event.at < row.event.received - _HORIZON_MS and PAST.isdisjoint(row.event.marks):
+        if row.event.at < row.event.received - _HORIZON_MS and not is_history(row.event):
             batch.drops[drop_key(row, Reason.TOO_OLD)] += 1
             batch.refused.append(row)
         else:

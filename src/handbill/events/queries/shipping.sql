@@ -1,7 +1,7 @@
 -- name: present
 -- The slots hold numbers and hexadecimal digits of our own making; they are too many to be bound.
 select tenant_id, hex(event_key) from events
-where tenant_id in (<<tenants>>) and event_key in (<<keys>>)
+where tenant_id in (<<tenants>>) and event_key in (<<keys>>) and toDate(at) in (<<days>>)
   and at >= fromUnixTimestamp64Milli({start:Int64}) and at <= fromUnixTimestamp64Milli({end:Int64})
 
 -- name: stored_rows

@@ -83,6 +83,10 @@ from unnest($1::uuid[], $2::int[], $3::text[], $4::text[], $5::text[], $6::text[
     as u (id, tenant_id, kind, event_id, lane, reason, detail, body)
 left join tenants.tenants t using (tenant_id)
 
+-- name: oldest_unexported
+-- no-tenant: a batch holds the events of every tenant of its lane
+select min(created_at) from events.ch_batches where done_at is null
+
 -- name: key_ranges_due
 -- no-tenant: the horizon is the same for everybody
 -- Ranges of pages that may hold keys from before the horizon. Hash partitions grow alike, so a range is of all of them.
