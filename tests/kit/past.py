@@ -71,14 +71,14 @@ class Past:
         return await self.capture.take(dialect, asked)
 
     async def own(self, events: Sequence[Mapping[str, Any]], *, history: bool = True) -> FastReply:
-        told = {"events": list(events), "api_key": self.sender.write_key, "historical_migration": history}
+        body = {"events": list(events), "api_key": self.sender.write_key, "historical_migration": history}
         if not history:
-            told["sent_at"] = self.clock.now().isoformat()
-        return await self.send(Dialect.OWN, "/v1/events", told)
+            body["sent_at"] = self.clock.now().isoformat()
+        return await self.send(Dialect.OWN, "/v1/events", body)
 
     async def posthog(self, events: Sequence[Mapping[str, Any]], *, history: bool = True) -> FastReply:
-        told = {"batch": list(events), "api_key": self.sender.write_key, "historical_migration": history}
-        return await self.send(Dialect.POSTHOG, "/batch/", told)
+        body = {"batch": list(events), "api_key": self.sender.write_key, "historical_migration": history}
+        return await self.send(Dialect.POSTHOG, "/batch/", body)
 
     async def segment(self, messages: Sequence[Mapping[str, Any]], path: str = "/v1/import") -> FastReply:
         return await self.send(Dialect.SEGMENT, path, {"batch": list(messages), "writeKey": self.sender.write_key})

@@ -220,8 +220,8 @@ async def test_history_is_refused_by_name_and_its_neighbours_are_taken(
         ]
         body = {"created_at": at(0), "batch": v1, "historical_migration": True}
         headers = {**V1, "authorization": f"Bearer {here.sender.write_key}"}
-        told = await here.send(Dialect.POSTHOG_V1, "/i/v1/analytics/events", body, **headers)
-        assert msgspec.json.decode(told.body) == {
+        reply = await here.send(Dialect.POSTHOG_V1, "/i/v1/analytics/events", body, **headers)
+        assert msgspec.json.decode(reply.body) == {
             "results": {"v1": {"result": "drop", "details": "invalid_event_timestamp"}}
         }
         await here.settle()

@@ -67,7 +67,7 @@ class Seen(Capture):
 @pytest.fixture
 async def capture(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Seen]:
     directory = Keys()
-    made: Any = Seen(None, directory, None, SystemClock(), CapturePolicy())  # type: ignore[arg-type]
+    made: Any = Seen(None, directory, None, None, SystemClock(), CapturePolicy())  # type: ignore[arg-type]
     made.directory, made.opened_in = directory, []
     for dialect, reader in READERS.items():
 

@@ -237,6 +237,14 @@ def test_damaged_gzip_is_refused_by_line(tmp_path: Path) -> None:
     assert raised.value.code == "FILE_DAMAGED"
 
 
+@pytest.mark.parametrize("sent_at", [None, 0, NOW, 253_402_300_799_999])
+def test_sequences_of_history_stand_above_those_of_live_events_and_fit(sent_at: int | None) -> None:
+    past = times.request_time(sent_at, NOW, (), is_history=True)
+    assert times.sequence(NOW + 10**11, 0) < HISTORY_SEQUENCE <= past.first_sequence
+    assert past.first_sequence + times.SEQUENCE_STEP <= 2**62
+    assert past.ahead == 0
+
+
 def test_refused_lines_are_parts_like_others() -> None:
     parsed = read_file(FileFormat.HANDBILL, [Refused(Reason.EVENT_TOO_LARGE)], [3], Moment(NOW, no_id), Terms(7))
     assert [note.reason for note in parsed.dropped] == ["EVENT_TOO_LARGE"]

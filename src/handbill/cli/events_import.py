@@ -226,8 +226,8 @@ class _Bar:
         task = self._bar.add_task(self._name, total=self._total)
 
         def draw(read: int | None, waits: str | None) -> None:
-            said = self._name if waits is None else f"{self._name}, waits: {waits}"
-            self._bar.update(task, description=said, completed=read)
+            text = self._name if waits is None else f"{self._name}, waits: {waits}"
+            self._bar.update(task, description=text, completed=read)
 
         return draw
 
@@ -294,8 +294,8 @@ def _pairs(option: str, words: Sequence[str]) -> dict[str, str]:
 
 
 def _summary(result: ImportResult) -> Any:
-    said = f"{result.sent} events sent, {result.refused} lines refused"
+    text = f"{result.sent} events sent, {result.refused} lines refused"
     if result.duplicates:
-        said += f", {result.duplicates} were there already"
+        text += f", {result.duplicates} were there already"
     reasons = "".join(f"\n  {number} {reason}" for reason, number in sorted(result.reasons.items()))
-    return f"{said}. They are counted in a moment.{reasons}"
+    return f"{text}. They are counted in a moment.{reasons}"

@@ -89,8 +89,8 @@ class HistoryImporter:
             *parsed.dropped,
             *(Note(parsed.places[n], reason) for n, reason in stored.items() if reason is not Reason.DUPLICATE),
         ]
-        told = Counter(note.reason for notes in (parsed.dropped, parsed.warned) for note in notes)
-        await self._events.count_drops(tenant_id, CapturedEvent.kind, told)
+        reasons = Counter(note.reason for notes in (parsed.dropped, parsed.warned) for note in notes)
+        await self._events.count_drops(tenant_id, CapturedEvent.kind, reasons)
         return ImportedRecords(
             len(parsed.events) - len(stored),
             sum(reason is Reason.DUPLICATE for reason in stored.values()),

@@ -59,7 +59,8 @@ def request_time(
     received_us = received * 1000
     latest, first = received_us + FUTURE_MS * 1000, sequence(started, 0)
     if is_history:
-        return RequestTime(received_us, latest, 0, HISTORY_SEQUENCE + first, is_history=True)
+        first = HISTORY_SEQUENCE + min(first, HISTORY_SEQUENCE - SEQUENCE_STEP)  # below what a sequence may be
+        return RequestTime(received_us, latest, 0, first, is_history=True)
     return RequestTime(received_us, latest, skew(sent_at, received), first)
 
 
