@@ -172,7 +172,7 @@ class Connections:
         await self.read(tenant_id, connection_id)
         async with self._database.tenant(tenant_id) as tx:
             if await tx.fetchval(S.delete_connection, tenant_id, connection_id) is None:
-                raise Conflict("Campaigns use this connection; nothing was removed.", code="CONNECTION_IN_USE")
+                raise Conflict("Campaigns or messages use it; nothing was removed.", code="CONNECTION_IN_USE")
             await self._note(tx, tenant_id, actor, "connection.remove", connection_id, None, None)
         self._safe.forget(tenant_id, str(connection_id))
 
@@ -188,7 +188,10 @@ class Connections:
         await self._known(tenant_id, connection_id, number_id)
         async with self._database.tenant(tenant_id) as tx:
             if await tx.fetchval(S.delete_number, tenant_id, connection_id, number_id) is None:
-                raise Conflict("A campaign writes from this number; nothing was removed.", code="CONNECTION_IN_USE")
+                raise Conflict(
+                    "Campaigns or messages need it; nothing was removed.",
+                    code="CONNECTION_IN_USE",
+                )
             await self._note(tx, tenant_id, actor, "number.remove", connection_id, {"number_id": number_id}, None)
 
     async def read(self, tenant_id: int, connection_id: UUID) -> Connection:

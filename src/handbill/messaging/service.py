@@ -84,6 +84,7 @@ class MessagingPolicy(msgspec.Struct, frozen=True):
     keeper: KeeperPolicy = KeeperPolicy()
     pauses: Pauses = Pauses()
     pair: Pace = PAIR_KEPT
+    singles_waiting: int = 10_000
 
 
 class MessagingService:
@@ -122,7 +123,9 @@ class MessagingService:
             database, outbox, provider, self.pacer, self.recorder, self.consequences, outcomes, clock, ids,
             msgspec.structs.replace(policy.turn, in_flight=SINGLES_IN_FLIGHT),
         )  # fmt: skip
-        self.singles = SingleMessages(database, audit, contacts, self.single_dispatcher, outcomes, clock, ids)
+        self.singles = SingleMessages(
+            database, audit, contacts, self.single_dispatcher, outcomes, clock, ids, policy.singles_waiting
+        )
         self.keeper = Keeper(
             database, outbox, self.dispatcher, self.consequences, self.hooks, self.single_dispatcher, outcomes, clock,
             policy.keeper,

@@ -38,8 +38,6 @@ from handbill.messaging.store import S, read_template
 from handbill.tenants.service import Audit
 
 CHANNEL = "whatsapp"
-WAITING = 10_000
-"""Single messages of one tenant that may be without an outcome; more are refused until some have one."""
 RETRY_AFTER_S = 10.0
 
 
@@ -54,7 +52,7 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class SingleMessages:
-    """Accepts and shows single messages."""
+    """Accepts and shows single messages. `waiting`: how many of a tenant may be without an outcome."""
 
     def __init__(
         self,
@@ -65,7 +63,7 @@ class SingleMessages:
         outcomes: SingleOutcomes,
         clock: Clock,
         ids: Ids,
-        waiting: int = WAITING,
+        waiting: int,
     ) -> None:
         self._database = database
         self._audit = audit
