@@ -39,6 +39,8 @@ from handbill.tenants.service import Audit
 
 CHANNEL = "whatsapp"
 RETRY_AFTER_S = 10.0
+BY_PEOPLE = ("inbox", "cli")
+"""What the audit log has: of programs each message says itself who asked for it."""
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -132,10 +134,11 @@ class SingleMessages:
             await self._dispatcher.queue(tx, tenant_id, one.number_id)
         else:
             await self._outcomes.report(tx, [(tenant_id, one.message_id)])
-        await self._audit.write(
-            tx, tenant_id, actor=one.actor, action="message.send", object=f"message {one.message_id}",
-            after={"purpose": one.purpose, "source": one.source},
-        )  # fmt: skip
+        if one.source in BY_PEOPLE:
+            await self._audit.write(
+                tx, tenant_id, actor=one.actor, action="message.send", object=f"message {one.message_id}",
+                after={"purpose": one.purpose, "source": one.source},
+            )  # fmt: skip
 
     async def _repeated(self, tx: Tx, tenant_id: int, key: str, digest: bytes) -> UUID | None:
         row = await tx.fetchrow(S.single_by_key, tenant_id, key)
