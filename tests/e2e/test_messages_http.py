@@ -61,9 +61,8 @@ async def test_one_message_over_http_by_command_and_by_job(
         assert connected.status == 201, connected.body
         callback = f"/admin/connections/{connected.json()['connection_id']}/callback"
         shown = (await api("GET", callback, key=keys["all"])).json()
-        assert (
-            shown["url"] == connected.json()["webhook_url"] == "https://ads.example.com" + connected.json()["webhook"]
-        )
+        path = connected.json()["webhook"]
+        assert shown["url"] == connected.json()["webhook_url"] == "https://ads.example.com" + path
         document = (await api("GET", "/schema/openapi.json")).json()
         assert document["servers"] == [{"url": "https://ads.example.com"}]
 

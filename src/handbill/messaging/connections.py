@@ -20,21 +20,12 @@ from handbill.kit.ids import Ids
 from handbill.kit.moments import moment_faults
 from handbill.kit.pages import Page
 from handbill.messaging import checks
-from handbill.messaging.callbacks import Callbacks
+from handbill.messaging.callbacks import Callback, Callbacks
 from handbill.messaging.consequences import Consequences
 from handbill.messaging.dispatch import Dispatcher
 from handbill.messaging.hearing import GOOD, template_changed
 from handbill.messaging.hooks_out import QUEUE, Hooks
-from handbill.messaging.links import (
-    Callback,
-    Connection,
-    ConnectionPatch,
-    NewConnection,
-    NumberView,
-    Safe,
-    Switch,
-    TemplateView,
-)
+from handbill.messaging.links import Connection, ConnectionPatch, NewConnection, NumberView, Safe, Switch, TemplateView
 from handbill.messaging.model import Account, Credentials, NumberInfo, Template, TemplateState, TokenInfo
 from handbill.messaging.providers.port import Provider
 from handbill.messaging.store import S
@@ -188,10 +179,7 @@ class Connections:
         await self._known(tenant_id, connection_id, number_id)
         async with self._database.tenant(tenant_id) as tx:
             if await tx.fetchval(S.delete_number, tenant_id, connection_id, number_id) is None:
-                raise Conflict(
-                    "Campaigns or messages need it; nothing was removed.",
-                    code="CONNECTION_IN_USE",
-                )
+                raise Conflict("Campaigns or messages need it; nothing was removed.", code="CONNECTION_IN_USE")
             await self._note(tx, tenant_id, actor, "number.remove", connection_id, {"number_id": number_id}, None)
 
     async def read(self, tenant_id: int, connection_id: UUID) -> Connection:
