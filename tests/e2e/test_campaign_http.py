@@ -49,6 +49,8 @@ async def test_a_campaign_over_http(
         api = Api(running, f"http://127.0.0.1:{env['HANDBILL_API__PORT']}", client)
         new = {"name": "Main", "waba_id": WABA, "numbers": [NUMBER], "token": "good", "app_secret": SECRET}
         connection = (await api("POST", "/admin/connections", key=key, json=new)).json()["connection_id"]
+        callback = await api("GET", f"/admin/connections/{connection}/callback", key=key)
+        assert "HANDBILL_API__PUBLIC_URL" in callback.problem(409, "PUBLIC_URL_UNSET")["detail"]
         draft = {
             "name": "Spring", "connection_id": connection, "price": "0.05", "spend_cap": "10",
             "content": {"type": "template", "name": "hello_world", "language": "en_US"},

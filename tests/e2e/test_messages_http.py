@@ -40,6 +40,7 @@ async def test_one_message_over_http_by_command_and_by_job(
     env = handbill_env | {
         "HANDBILL_TENANTS__SEAL_KEY": "a seal key for tests",
         "HANDBILL_MESSAGING__GRAPH_URL": fake.url,
+        "HANDBILL_API__PUBLIC_URL": "https://ads.example.com",
     }
     tenants = TenantService(database, redis, seal_key=b"s" * 32)
     keys: dict[str, str] = {}
@@ -56,7 +57,14 @@ async def test_one_message_over_http_by_command_and_by_job(
         await worker.log(event="worker-ready")
         api = Api(running, f"http://127.0.0.1:{env['HANDBILL_API__PORT']}", client)
         new = {"name": "Main", "waba_id": WABA, "numbers": [NUMBER], "token": "good", "app_secret": SECRET}
-        assert (await api("POST", "/admin/connections", key=keys["all"], json=new)).status == 201
+        connected = await api("POST", "/admin/connections", key=keys["all"], json=new)
+        assert connected.status == 201, connected.body
+        callback = f"/admin/connections/{connected.json()['connection_id']}/callback"
+        shown = (await api("GET", callback, key=keys["all"])).json()
+        path = connected.json()["webhook"]
+        assert shown["url"] == connected.json()["webhook_url"] == "https://ads.example.com" + path
+        document = (await api("GET", "/schema/openapi.json")).json()
+        assert document["servers"] == [{"url": "https://ads.example.com"}]
 
         body: dict[str, Any] = {"to": "+49 170 1234567", "template": TEMPLATE}
         key = {"Idempotency-Key": "order-1"}

@@ -11,6 +11,8 @@ from handbill.fake_graph.model import Config
 from handbill.infra.postgres import Database
 from handbill.infra.redis import Redis
 from handbill.kit.errors import Conflict, HandbillError, Invalid
+from handbill.messaging.plan import PersonCap
+from handbill.messaging.ports import Recipient
 from handbill.messaging.service import KeeperPolicy, MessagingPolicy
 from handbill.messaging.singles.model import NewMessage, TemplateMessage
 from handbill.messaging.singles.service import Request
@@ -18,7 +20,7 @@ from tests.kit.crashes import Died, dying_at
 from tests.kit.desk import owner
 from tests.kit.engines import Engines
 from tests.kit.graph import NUMBER, graph
-from tests.kit.reach import Room, room
+from tests.kit.reach import Book, Room, room
 from tests.kit.single_messages import (
     EXPIRED,
     HELLO,
@@ -188,3 +190,19 @@ async def test_what_changes_after_the_message_was_accepted_counts(
         assert reasons == ["window_closed", "suppressed_opt_out", "expired"]
         assert await fake.log() == []
         assert (await at.service.singles.verify(tenant)).skipped == 3
+
+
+async def test_answers_use_nothing_of_a_campaigns_limit_for_a_person(
+    database: Database, redis: Redis, engines: Engines, tenant: int
+) -> None:
+    """`person_cap` counts what was sent for marketing; a receipt must not keep somebody from a campaign."""
+    book = Book([Recipient(None, TO)])
+    async with graph(Config()) as fake, room(database, redis, engines.postgres_url, fake.url, book) as at:
+        connection = await at.connect(tenant)
+        await at.service.singles.send(tenant, hello(), asked("receipt"))
+        await at.service.single_dispatcher.send_waiting(tenant, NUMBER)
+        campaign = await at.started(tenant, connection, person_cap=PersonCap(1, 24))
+        await at.service.keeper.poll()
+        await at.service.launcher.write(tenant, campaign.campaign_id)
+        await at.service.dispatcher.turn(tenant, NUMBER, None)
+        assert await at.states(tenant, campaign.campaign_id) == {"accepted": 1}

@@ -62,9 +62,9 @@ async def test_a_lost_answer_is_unknown_until_its_webhook_lifts_it(
         assert len(await fake.log()) == 1
         at_s = int(at.clock.now().timestamp())
         fact = status(made.message_id, "delivered", at_s, address=TO)
-        await told(at, connection, messages(statuses=[fact]))
-        await told(at, connection, messages(statuses=[fact, fact]))
-        await worked_off(at)
+        for copies in (1, 2, 3):
+            await told(at, connection, messages(statuses=[fact] * copies))
+            await worked_off(at)
         found = await at.service.singles.read(tenant, made.message_id)
         assert (found.outcome, found.state, found.reason) == ("sent", "delivered", None)
         async with owner(engines.postgres_url) as db:
@@ -296,3 +296,21 @@ async def test_an_answer_goes_from_the_number_that_the_person_wrote_to(
         with pytest.raises(HandbillError) as error:
             await at.service.singles.reply(tenant, NewReply(wamid="in.10", text="?"), asked("other"))
         assert (error.value.status, error.value.code) == (422, "INBOUND_UNKNOWN")
+
+
+async def test_one_tenants_single_messages_do_not_hold_up_anothers(
+    database: Database, redis: Redis, engines: Engines, make_tenant: MakeTenant
+) -> None:
+    """Thirty of one tenant wait for its pace; they take one slot, and the other tenant's message goes at once."""
+    numbers = many_numbers(2)
+    async with graph(Config(numbers=numbers)) as fake, room(database, redis, engines.postgres_url, fake.url) as at:
+        busy, other = await make_tenant(), await make_tenant()
+        await at.connect(busy, [numbers[0].id], pace=1)
+        await at.connect(other, [numbers[1].id], pace=10)
+        for number in range(30):
+            await at.service.singles.send(busy, hello(f"+491711{number:06d}"), asked(f"key-{number}"))
+        made = await at.service.singles.send(other, hello(), asked("other"))
+        async with at.running(concurrency=2):
+            assert (await sent_once(at, other, made.message_id)).outcome == "sent"
+        proof = await at.service.singles.verify(busy)
+        assert proof.open > 0, "the busy tenant was still at it"

@@ -263,7 +263,7 @@ CODES: dict[str, str] = {
     "CAMPAIGN_NOT_READY": "The campaign cannot be sent as it is; `faults` or the text says why. Nothing was scheduled.",
     "CAMPAIGN_STATE": "The campaign's state does not allow this; nothing was changed.",
     "CONNECTION_NOT_FOUND": "There is no such connection.",
-    "CONNECTION_IN_USE": "Campaigns use this connection; nothing was removed.",
+    "CONNECTION_IN_USE": "Campaigns or messages use this connection or number; nothing was removed.",
     "TOO_MANY_NUMBERS": "A connection has at most 1,000 numbers; nothing was changed.",
     "NUMBER_TAKEN": "The number belongs to another connection; nothing was changed.",
     "NUMBER_NOT_FOUND": "There is no such number.",

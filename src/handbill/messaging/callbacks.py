@@ -6,8 +6,18 @@ import hashlib
 import hmac
 from uuid import UUID
 
+import msgspec
+
 from handbill.kit.public_url import PublicUrl
-from handbill.messaging.links import Callback
+
+
+class Callback(msgspec.Struct, frozen=True):
+    """What the provider's app is given, so that it sends webhooks here."""
+
+    url: str
+    """The address of the connection's webhook."""
+    verify_token: str
+    """What to give to the provider beside the address: it proves that the subscription is yours."""
 
 
 class Callbacks:

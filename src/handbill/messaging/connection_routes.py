@@ -12,7 +12,8 @@ from litestar.params import FromPath, FromQuery, HeaderParameter, JSONBody, Quer
 from handbill.kit.etags import etag, wanted_version
 from handbill.kit.pages import LIMIT_DEFAULT, LIMIT_MAX, Page
 from handbill.messaging import desk_examples as examples
-from handbill.messaging.links import Callback, Connection, ConnectionPatch, NewConnection, NewNumber, TemplateView
+from handbill.messaging.callbacks import Callback
+from handbill.messaging.links import Connection, ConnectionPatch, NewConnection, NewNumber, TemplateView
 from handbill.messaging.model import TemplateState
 from handbill.messaging.service import MessagingService
 from handbill.tenants.model import Principal

@@ -20,14 +20,13 @@ from handbill.kit.ids import Ids
 from handbill.kit.moments import moment_faults
 from handbill.kit.pages import Page
 from handbill.messaging import checks
-from handbill.messaging.callbacks import Callbacks
+from handbill.messaging.callbacks import Callback, Callbacks
 from handbill.messaging.consequences import Consequences
 from handbill.messaging.dispatch import Dispatcher
 from handbill.messaging.hearing import GOOD, template_changed
 from handbill.messaging.hooks_out import QUEUE, Hooks
 from handbill.messaging.links import (
     MAX_NUMBERS,
-    Callback,
     Connection,
     ConnectionPatch,
     NewConnection,
@@ -173,7 +172,7 @@ class Connections:
         await self.read(tenant_id, connection_id)
         async with self._database.tenant(tenant_id) as tx:
             if await tx.fetchval(S.delete_connection, tenant_id, connection_id) is None:
-                raise Conflict("Campaigns use this connection; nothing was removed.", code="CONNECTION_IN_USE")
+                raise Conflict("Campaigns or messages use it; nothing was removed.", code="CONNECTION_IN_USE")
             await self._note(tx, tenant_id, actor, "connection.remove", connection_id, None, None)
         self._safe.forget(tenant_id, str(connection_id))
 
@@ -191,7 +190,7 @@ class Connections:
         await self._known(tenant_id, connection_id, number_id)
         async with self._database.tenant(tenant_id) as tx:
             if await tx.fetchval(S.delete_number, tenant_id, connection_id, number_id) is None:
-                raise Conflict("A campaign writes from this number; nothing was removed.", code="CONNECTION_IN_USE")
+                raise Conflict("Campaigns or messages need it; nothing was removed.", code="CONNECTION_IN_USE")
             await self._note(tx, tenant_id, actor, "number.remove", connection_id, {"number_id": number_id}, None)
 
     async def read(self, tenant_id: int, connection_id: UUID) -> Connection:

@@ -49,15 +49,6 @@ class NewConnection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     token_ends_at: TokenEnd | None = None
 
 
-class Callback(msgspec.Struct, frozen=True):
-    """What the provider's app is given, so that it sends webhooks here."""
-
-    url: str
-    """The address of the connection's webhook."""
-    verify_token: str
-    """What to give to the provider beside the address: it proves that the subscription is yours."""
-
-
 class ConnectionPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: Name | UnsetType = UNSET
     portfolio: Digits | UnsetType = UNSET

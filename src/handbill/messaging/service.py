@@ -93,6 +93,7 @@ class MessagingPolicy(msgspec.Struct, frozen=True):
     pauses: Pauses = Pauses()
     estimate: EstimatePolicy = EstimatePolicy()
     pair: Pace = PAIR_KEPT
+    singles_waiting: int = 10_000
 
 
 class MessagingService:
@@ -131,7 +132,9 @@ class MessagingService:
             database, outbox, provider, self.pacer, self.recorder, self.consequences, outcomes, clock, ids,
             msgspec.structs.replace(policy.turn, in_flight=SINGLES_IN_FLIGHT),
         )  # fmt: skip
-        self.singles = SingleMessages(database, audit, contacts, self.single_dispatcher, outcomes, clock, ids)
+        self.singles = SingleMessages(
+            database, audit, contacts, self.single_dispatcher, outcomes, clock, ids, policy.singles_waiting
+        )
         self.keeper = Keeper(
             database, outbox, self.dispatcher, self.consequences, self.hooks, self.single_dispatcher, outcomes, clock,
             policy.keeper,

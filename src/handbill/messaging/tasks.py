@@ -9,7 +9,7 @@ from uuid import UUID
 import msgspec
 
 from handbill.jobs.model import Job, RetryLater, Unrecoverable
-from handbill.kit.errors import Busy, Conflict, HandbillError, Invalid, Throttled, Unprocessable
+from handbill.kit.errors import Busy, Conflict, HandbillError, Invalid, NotFound, Throttled, Unprocessable
 from handbill.messaging.dispatch import QUEUE as DISPATCH
 from handbill.messaging.hooks_out import QUEUE as WEBHOOKS
 from handbill.messaging.recorder import RETRY_QUEUE as RETRY
@@ -60,7 +60,7 @@ class MessagingTasks:
             made = await self._messaging.singles.send(tenant_id, new, request)
         except Throttled as error:
             raise RetryLater(int((error.retry_after or 10) * 1000), error.code) from error
-        except (Invalid, Unprocessable, Conflict) as error:
+        except (Invalid, NotFound, Unprocessable, Conflict) as error:
             raise Unrecoverable(_words(error)) from None
         await self._messaging.single_dispatcher.send_waiting(tenant_id, made.number_id)
         now = await self._messaging.singles.read(tenant_id, made.message_id)

@@ -325,6 +325,10 @@ class Messaging(msgspec.Struct, frozen=True):
         int,
         Meta(ge=1, le=1_000, description="How many of them one tenant has in each round while others have some ready."),
     ] = 2
+    singles_waiting: Annotated[
+        int,
+        Meta(ge=1, le=1_000_000, description="Single messages of one tenant without an outcome; more are refused."),
+    ] = 10_000
     hooks_insecure: Annotated[
         bool, Meta(description="Whether our own webhooks may go to plain HTTP and private addresses: for trying out.")
     ] = False

@@ -46,6 +46,7 @@ def policy(settings: Settings) -> MessagingPolicy:
             per_tenant=given.campaigns_per_tenant,
         ),
         pauses=Pauses(throttled_s=given.number_pause_s),
+        singles_waiting=given.singles_waiting,
     )
 
 

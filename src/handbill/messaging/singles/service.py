@@ -38,9 +38,9 @@ from handbill.messaging.store import S, read_template
 from handbill.tenants.service import Audit
 
 CHANNEL = "whatsapp"
-WAITING = 10_000
-"""Single messages of one tenant that may be without an outcome; more are refused until some have one."""
 RETRY_AFTER_S = 10.0
+BY_PEOPLE = ("inbox", "cli")
+"""What the audit log has: of programs each message says itself who asked for it."""
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -54,7 +54,7 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class SingleMessages:
-    """Accepts and shows single messages."""
+    """Accepts and shows single messages. `waiting`: how many of a tenant may be without an outcome."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class SingleMessages:
         outcomes: SingleOutcomes,
         clock: Clock,
         ids: Ids,
-        waiting: int = WAITING,
+        waiting: int,
     ) -> None:
         self._database = database
         self._audit = audit
@@ -134,10 +134,11 @@ class SingleMessages:
             await self._dispatcher.queue(tx, tenant_id, one.number_id)
         else:
             await self._outcomes.report(tx, [(tenant_id, one.message_id)])
-        await self._audit.write(
-            tx, tenant_id, actor=one.actor, action="message.send", object=f"message {one.message_id}",
-            after={"purpose": one.purpose, "source": one.source},
-        )  # fmt: skip
+        if one.source in BY_PEOPLE:
+            await self._audit.write(
+                tx, tenant_id, actor=one.actor, action="message.send", object=f"message {one.message_id}",
+                after={"purpose": one.purpose, "source": one.source},
+            )  # fmt: skip
 
     async def _repeated(self, tx: Tx, tenant_id: int, key: str, digest: bytes) -> UUID | None:
         row = await tx.fetchrow(S.single_by_key, tenant_id, key)
