@@ -59,11 +59,13 @@ async def test_drafts_words_and_tiers_from_outside(
             )
             assert changed["name"] == "By hand"
             assert (found["languages"], found["stop"], found["start"]) == (["de"], ["Genug"], ["news please"])
-            estimate, _ = await asyncio.gather(
-                command(env, "campaign", "estimate", draft, *own),
+            (_, estimate), (_, proof), _ = await asyncio.gather(
+                handbill("campaign", "estimate", draft, *own, env=env),
+                handbill("campaign", "verify", draft, *own, env=env),
                 command(env, "campaign", "delete", copy["campaign_id"], *own),
             )
-            assert estimate["audience"] == 0
+            assert "audience_empty" in estimate
+            assert "holds" in proof
             (await api("GET", f"{PATH}/{copy['campaign_id']}", key=key)).problem(404, "CAMPAIGN_NOT_FOUND")
     async with database.worker() as tx:
         actions = {row["action"] for row in await tx.fetch(AUDITED, tenant)}

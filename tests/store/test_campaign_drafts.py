@@ -6,6 +6,8 @@ import uuid
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from decimal import Decimal
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -16,6 +18,8 @@ from handbill.infra.sqlfiles import Sql
 from handbill.kit.errors import Conflict, Invalid, NotFound, PreconditionFailed
 from handbill.messaging.drafts import CampaignPatch
 from handbill.messaging.plan import AudienceSpec, BindingIn, NewCampaign, PersonCap, UsedTemplate, UsedText
+from handbill.wiring.house import House
+from handbill.wiring.messaging import MessageSweep
 from tests.conftest import MakeTenant
 from tests.kit.engines import Engines
 from tests.kit.graph import graph as fake_graph
@@ -117,10 +121,17 @@ async def test_numbers_beyond_the_hundredth_are_used(at: Room, tenant: int) -> N
     assert len(used & set(sorted(numbers)[100:])) > 20
 
 
-async def test_a_campaign_begins_with_the_next_sweep_and_not_with_the_next_minute(at: Room, tenant: int) -> None:
+async def test_a_campaign_begins_with_the_next_sweep_and_not_with_the_next_minute(
+    at: Room, tenant: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def at_once(*_: object) -> None:
+        return None
+
     connection = await at.connect(tenant, ["100000000000001"])
     campaign = await at.started(tenant, connection)
-    assert (tenant, campaign.campaign_id) in await at.service.keeper.begin()
+    sweep = MessageSweep(cast(House, SimpleNamespace(messaging=at.service)))
+    monkeypatch.setattr(sweep, "rest", at_once)
+    await sweep.turn()
     assert await at.state(tenant, campaign.campaign_id) == "running"
     assert (tenant, campaign.campaign_id) not in await at.service.keeper.begin()
 

@@ -10,7 +10,7 @@ from uuid import UUID
 from handbill.kit import pages
 from handbill.kit.errors import Fault, Invalid
 from handbill.kit.zones import find_zone
-from handbill.messaging.estimate_model import Difference, Estimate, Verified
+from handbill.messaging.estimate_model import Estimate, OutcomeDifference, Verified
 from handbill.messaging.fields import find_fault
 from handbill.messaging.plan import Campaign, NewCampaign, UsedText
 
@@ -93,7 +93,7 @@ def is_zone(name: str) -> bool:
 
 
 def verified(
-    campaign: Campaign, row: dict[str, Any], estimate: Estimate | None, differences: list[Difference]
+    campaign: Campaign, row: dict[str, Any], estimate: Estimate | None, differences: list[OutcomeDifference]
 ) -> Verified:
     faults: list[str] = []
     if row["twice"]:

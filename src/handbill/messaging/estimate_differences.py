@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from handbill.messaging.errors import by_code
-from handbill.messaging.estimate_model import Difference, Estimate
+from handbill.messaging.estimate_model import Estimate, OutcomeDifference
 from handbill.messaging.plan import SENT
 
 OPEN = ("pending", "claimed", "sending")
@@ -14,7 +14,7 @@ Reasons = Mapping[str, Mapping[str, int]]
 
 def find_differences(
     estimate: Estimate | None, audience: int, states: Mapping[str, int], reasons: Reasons
-) -> list[Difference]:
+) -> list[OutcomeDifference]:
     """Every figure that differs. Those of messages add up: what one has too many, the others have too few."""
     if estimate is None:
         return []
@@ -27,7 +27,7 @@ def find_differences(
     ]
     part = "" if estimate.is_complete else " The estimate looked at a part of the audience only."
     return [
-        Difference(name, estimated, count, _explain(name, estimated, count, actual) + part)
+        OutcomeDifference(name, estimated, count, _explain(name, estimated, count, actual) + part)
         for name, estimated, count in rows
         if estimated != count
     ]

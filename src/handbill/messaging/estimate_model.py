@@ -11,7 +11,7 @@ import msgspec
 from handbill.messaging.plan import State
 
 
-class Problem(msgspec.Struct, frozen=True):
+class EstimateProblem(msgspec.Struct, frozen=True):
     """Something that keeps people from getting the message, or the campaign from being sent."""
 
     code: str
@@ -53,18 +53,19 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     currency: str
     within_cap: bool
     """Whether the cost stays within `spend_cap`."""
-    problems: list[Problem]
+    problems: list[EstimateProblem]
     """What stands in the way of the campaign or of some of its people, most important first."""
     is_complete: bool
     """Whether everybody was looked at. If not, all figures are of the part of the audience that was."""
 
 
-class Difference(msgspec.Struct, frozen=True):
+class OutcomeDifference(msgspec.Struct, frozen=True):
     """One figure that did not come out as it was estimated."""
 
     name: str
     """`audience`, `sent`, `open`, `unknown`, `failed:REASON` or `skipped:REASON`."""
     estimated: int
+    """What was estimated when the campaign was started."""
     actual: int
     """What it came to so far."""
     explanation: str
@@ -105,5 +106,5 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True):
     """What does not add up, in words."""
     estimate: Estimate | None
     """What was estimated when the campaign was started; null: it was not started, or could not be estimated then."""
-    differences: list[Difference]
+    differences: list[OutcomeDifference]
     """Each figure that differs from the estimate, and why. Empty without an estimate, or when all of it came true."""

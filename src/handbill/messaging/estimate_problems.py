@@ -7,7 +7,7 @@ from decimal import Decimal
 
 import msgspec
 
-from handbill.messaging.estimate_model import Estimate, Problem
+from handbill.messaging.estimate_model import Estimate, EstimateProblem
 from handbill.messaging.plan import Campaign
 
 DAY_S = 86_400
@@ -57,42 +57,48 @@ def _affordable(campaign: Campaign, ready: int) -> int:
     return int(left // campaign.price)
 
 
-def find_problems(campaign: Campaign, estimate: Estimate, limits: Limits) -> list[Problem]:
+def find_problems(campaign: Campaign, estimate: Estimate, limits: Limits) -> list[EstimateProblem]:
     """What stands in the way, but for the template's own problems: the whole campaign first, then groups of people."""
     found = _of_the_campaign(campaign, estimate, limits)
-    found += [Problem(reason, describe_skip(reason), people) for reason, people in sorted(estimate.skipped.items())]
+    found += [
+        EstimateProblem(reason, describe_skip(reason), people) for reason, people in sorted(estimate.skipped.items())
+    ]
     if estimate.later["tier"]:
         detail = f"beyond the {limits.tier} new people a day that the provider allows; they get it on a later day"
-        found.append(Problem("tier", detail, estimate.later["tier"]))
+        found.append(EstimateProblem("tier", detail, estimate.later["tier"]))
     if estimate.later["quiet_hours"]:
-        found.append(Problem("quiet_hours", "in their quiet hours when it begins", estimate.later["quiet_hours"]))
+        found.append(
+            EstimateProblem("quiet_hours", "in their quiet hours when it begins", estimate.later["quiet_hours"])
+        )
     if estimate.unaffordable:
         detail = "spend_cap does not pay for them; the campaign pauses before them"
-        found.append(Problem("spend_cap", detail, estimate.unaffordable))
+        found.append(EstimateProblem("spend_cap", detail, estimate.unaffordable))
     return found
 
 
-def _of_the_campaign(campaign: Campaign, estimate: Estimate, limits: Limits) -> list[Problem]:
+def _of_the_campaign(campaign: Campaign, estimate: Estimate, limits: Limits) -> list[EstimateProblem]:
     found = []
     if estimate.audience == 0:
-        found.append(Problem("audience_empty", "nobody is in the audience"))
+        found.append(EstimateProblem("audience_empty", "nobody is in the audience"))
     elif estimate.ready == 0:
-        found.append(Problem("nobody_ready", "everybody in the audience would be skipped"))
+        found.append(EstimateProblem("nobody_ready", "everybody in the audience would be skipped"))
     if limits.is_stopped:
-        found.append(Problem("sending_stopped", "sending is stopped for this tenant; switch it on again"))
+        found.append(EstimateProblem("sending_stopped", "sending is stopped for this tenant; switch it on again"))
     if limits.is_token_dead:
-        found.append(Problem("token_dead", "the provider refuses the connection's token; give it a new one"))
+        found.append(EstimateProblem("token_dead", "the provider refuses the connection's token; give it a new one"))
     if limits.senders < len(campaign.numbers):
         missing = len(campaign.numbers) - limits.senders
-        found.append(Problem("senders_gone", f"{missing} of the campaign's numbers belong to the connection no more"))
+        found.append(
+            EstimateProblem("senders_gone", f"{missing} of the campaign's numbers belong to the connection no more")
+        )
     if limits.paused_senders:
-        found.append(Problem("senders_paused", f"{limits.paused_senders} of the campaign's numbers are paused"))
+        found.append(EstimateProblem("senders_paused", f"{limits.paused_senders} of the campaign's numbers are paused"))
     if campaign.expires_at is not None and estimate.seconds is not None:
         ends = estimate.begins_at + timedelta(seconds=estimate.seconds)
         if ends > campaign.expires_at:
-            found.append(Problem("expires_before_end", "the campaign expires before everybody is written to"))
+            found.append(EstimateProblem("expires_before_end", "the campaign expires before everybody is written to"))
     if not estimate.is_complete:
-        found.append(Problem("estimate_partial", "the audience is larger than an estimate looks at"))
+        found.append(EstimateProblem("estimate_partial", "the audience is larger than an estimate looks at"))
     return found
 
 

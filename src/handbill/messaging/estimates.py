@@ -19,7 +19,7 @@ from handbill.infra.postgres import Database
 from handbill.kit.clock import Clock
 from handbill.messaging import store
 from handbill.messaging.dispatch import ONE_DAY, TurnPolicy
-from handbill.messaging.estimate_model import Estimate, Problem
+from handbill.messaging.estimate_model import Estimate, EstimateProblem
 from handbill.messaging.estimate_problems import Limits, find_problems, plan_sending
 from handbill.messaging.launch import assign_senders, unique_addresses
 from handbill.messaging.model import Template
@@ -76,7 +76,7 @@ class Estimator:
         self._policy = policy
         self._running = asyncio.Semaphore(AT_ONCE)
 
-    async def find_template(self, tenant_id: int, campaign: Campaign) -> tuple[Template | None, list[Problem]]:
+    async def find_template(self, tenant_id: int, campaign: Campaign) -> tuple[Template | None, list[EstimateProblem]]:
         """The template, and every reason why it cannot be sent to anybody."""
         used = campaign.content
         if not isinstance(used, UsedTemplate):
@@ -85,7 +85,7 @@ class Estimator:
             template = await store.read_template(tx, tenant_id, campaign.connection_id, used.name, used.language)
         if template is None:
             detail = "the template is not known; synchronise the connection's templates"
-            return None, [Problem("template_unknown", detail, is_blocking=True)]
+            return None, [EstimateProblem("template_unknown", detail, is_blocking=True)]
         found = []
         if template.state != "APPROVED":
             found.append(("template_not_approved", f"the template is {template.state}"))
@@ -94,7 +94,7 @@ class Estimator:
             for part in unsupported(template)
         ]
         found += [("variable_unbound", f"no value is named for {key}") for key in unbound(template, campaign.bound)]
-        return template, [Problem(code, detail, is_blocking=True) for code, detail in found]
+        return template, [EstimateProblem(code, detail, is_blocking=True) for code, detail in found]
 
     async def estimate(self, tenant_id: int, campaign: Campaign, begins_at: datetime | None = None) -> Estimate:
         """Raises Busy while the audience's segment is being evaluated, Conflict when it is gone."""

@@ -28,7 +28,7 @@ EVENTS = {
     "import.done": "An import of contacts has ended; `status` says how: done, failed or cancelled.",
     "template.approved": "The provider lets a template be sent, for the first time or again.",
     "contact.opted_out": "A person asked for no more messages, by a word or by the provider's own button.",
-    "contact.opted_in": "A person asked for messages again.",
+    "contact.opted_in": "A person lifted an opt-out of their own.",
     "message.received": "A person wrote to one of your numbers.",
     "message.accepted": "The provider took a single message.",
     "message.sent": "The provider sent a single message on.",
