@@ -21,6 +21,7 @@ from handbill.events.model import IMPORTED, Click, Event, Impression, View
 from handbill.events.service import EventsService
 from handbill.kit.clock import Clock
 from handbill.kit.errors import Invalid
+from handbill.kit.report_ids import sequence_of_report
 from handbill.kit.untrusted_json import UNREADABLE
 
 CHUNK = 500
@@ -122,7 +123,8 @@ class Importer:
             raise Invalid(str(error)) from None
         received = self._clock.now_ms()
         if isinstance(sent, HistoricView):
-            return await self._view(tenant, sent, wire.timing(sent.viewed_at, received, index), line.number)
+            place = sequence_of_report(sent.event_id, received) or line.number
+            return await self._view(tenant, sent, wire.timing(sent.viewed_at, received, index), place)
         assert isinstance(sent, ImpressionIn | ClickIn)
         banner = await self._number(tenant, "banner", sent.bannerPublicId)
         placement = await self._number(tenant, "placement", sent.placementPublicId)
@@ -132,13 +134,14 @@ class Importer:
             shown = await self._catalogue.banner(Found(tenant, banner))
             campaign = shown.campaign_id if shown is not None else None
         time = wire.timing(sent.occurredAt, received, index)
+        place = sequence_of_report(sent.correlationId, received) or line.number
         common = (
             tenant, sent.correlationId, time.at, received, banner, placement, campaign,
             sent.userId, sent.sessionId, sent.deviceType, sent.countryCode, sent.pageUrl, (IMPORTED,),
         )  # fmt: skip
         if isinstance(sent, ClickIn):
-            return Click(*common, sent.destinationUrl, sent.variant, time.micros, line.number)
-        return Impression(*common, sent.referrerUrl, sent.variant, time.micros, line.number)
+            return Click(*common, sent.destinationUrl, sent.variant, time.micros, place)
+        return Impression(*common, sent.referrerUrl, sent.variant, time.micros, place)
 
     async def _view(self, tenant: int, sent: HistoricView, time: Timing, number: int) -> View:
         banner_id = await self._number(tenant, "banner", sent.banner_id)

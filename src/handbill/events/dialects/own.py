@@ -53,6 +53,7 @@ from handbill.kit.errors import Fault, Invalid
 from handbill.kit.fast import FastRequest
 from handbill.kit.faults import MOST, unknown_names
 from handbill.kit.forms import parse_form
+from handbill.kit.report_ids import sequence_of_report
 from handbill.kit.untrusted_json import UNREADABLE
 
 PATH = "/v1/events"
@@ -321,6 +322,7 @@ def captured(desk: Desk, sent: EventIn, index: int, warned: Warned) -> CapturedE
         changes = changes[0] and without_ip(changes[0]), changes[1] and without_ip(changes[1]), changes[2]
     there = sent.context or _NO_CONTEXT
     at = _at(sent.timestamp, desk.time, index)
+    ordered = sequence_of_report(sent.event_id, desk.received) if sent.event_id else None
     return CapturedEvent(
         desk.tenant,
         event_id(sent.event_id) if sent.event_id else desk.moment.new_id(),
@@ -349,7 +351,7 @@ def captured(desk: Desk, sent: EventIn, index: int, warned: Warned) -> CapturedE
         there.lib or None,
         (),
         at % 1000,
-        desk.time.first_sequence + index,
+        desk.time.first_sequence + index if ordered is None else ordered,
     )
 
 
