@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 from litestar import Request, Response
 
-_TYPES = {
-    "css": "text/css; charset=utf-8",
-    "html": "text/html; charset=utf-8",
-    "js": "text/javascript; charset=utf-8",
+_TYPES = {  # Litestar adds the charset to texts
+    "css": "text/css",
+    "html": "text/html",
+    "js": "text/javascript",
     "json": "application/json",
     "png": "image/png",
     "svg": "image/svg+xml",

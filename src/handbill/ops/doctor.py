@@ -16,13 +16,14 @@ import msgspec
 from handbill import __version__
 from handbill.infra import migrations, sqlfiles
 from handbill.infra.clickhouse import ClickHouse
+from handbill.infra.geo import FRESH_S, Countries
 from handbill.infra.postgres import Database
 from handbill.infra.postgres.urls import APP_ROLE, WORKER_ROLE
 from handbill.infra.redis import Redis
 from handbill.kit.errors import Busy, HandbillError
 from handbill.settings import Settings
 from handbill.wiring import addresses
-from handbill.wiring.house import postgres_urls
+from handbill.wiring.house import country_file, postgres_urls
 
 S = sqlfiles.load("handbill.ops")
 
@@ -50,7 +51,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 async def examine(settings: Settings) -> list[Finding]:
     """Every finding, the good ones too. Nothing is changed, and an engine that is away fails only its own lines."""
-    found = [versions(), *home(settings), disk(settings)]
+    found = [versions(), *home(settings), disk(settings), *countries(settings)]
     known = addresses.resolve(settings, need=())
     absent = addresses.missing(known)
     if absent:
@@ -131,6 +132,26 @@ def disk(settings: Settings) -> Finding:
     if free < LITTLE_DISK:
         return Finding("warn", "disk", detail, "Free some space, or move HANDBILL_HOME to a larger disk.")
     return Finding("ok", "disk", detail)
+
+
+def countries(settings: Settings) -> list[Finding]:
+    """The country database, where one is configured: without it no country is known, and nothing else says so."""
+    path = country_file(settings)
+    if path is None:
+        return []
+    is_fetched = settings.banners.geo_file is None
+    if not path.exists():
+        what = "has not been fetched: no event and no decision has a country" if is_fetched else "is not there"
+        setting = "URL" if is_fetched else "FILE"
+        advice = f"Check HANDBILL_BANNERS__GEO_{setting}" + (" and `geo-` lines in the log." if is_fetched else ".")
+        return [Finding("warn", "countries", f"{path} {what}", advice)]
+    if not Countries(path).load():
+        return [Finding("warn", "countries", f"{path} is no country database", "Replace it by an MMDB file.")]
+    age_s = time.time() - path.stat().st_mtime
+    detail = f"{path}, {age_s / 86_400:.0f} days old"
+    if is_fetched and age_s > 2 * FRESH_S:
+        return [Finding("warn", "countries", detail, "It is not fetched any more: check HANDBILL_BANNERS__GEO_URL.")]
+    return [Finding("ok", "countries", detail)]
 
 
 async def _postgres(settings: Settings, clocks: dict[str, float]) -> list[Finding]:

@@ -322,7 +322,6 @@ def captured(desk: Desk, sent: EventIn, index: int, warned: Warned) -> CapturedE
         changes = changes[0] and without_ip(changes[0]), changes[1] and without_ip(changes[1]), changes[2]
     there = sent.context or _NO_CONTEXT
     at = _at(sent.timestamp, desk.time, index)
-    ordered = sequence_of_report(sent.event_id, desk.received) if sent.event_id else None
     return CapturedEvent(
         desk.tenant,
         event_id(sent.event_id) if sent.event_id else desk.moment.new_id(),
@@ -351,7 +350,7 @@ def captured(desk: Desk, sent: EventIn, index: int, warned: Warned) -> CapturedE
         there.lib or None,
         (),
         at % 1000,
-        desk.time.first_sequence + index if ordered is None else ordered,
+        sequence_of_report(sent.event_id or "", desk.received) or desk.time.first_sequence + index,
     )
 
 
