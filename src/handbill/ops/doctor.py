@@ -5,9 +5,11 @@ from __future__ import annotations
 import platform
 import shutil
 import stat
+import sys
 import time
 from collections.abc import Awaitable, Callable
 from datetime import datetime
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Literal
 
@@ -21,6 +23,7 @@ from handbill.infra.postgres import Database
 from handbill.infra.postgres.urls import APP_ROLE, WORKER_ROLE
 from handbill.infra.redis import Redis
 from handbill.kit.errors import Busy, HandbillError
+from handbill.ops import packages
 from handbill.settings import Settings
 from handbill.wiring import addresses
 from handbill.wiring.house import country_file, postgres_urls
@@ -51,7 +54,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 async def examine(settings: Settings) -> list[Finding]:
     """Every finding, the good ones too. Nothing is changed, and an engine that is away fails only its own lines."""
-    found = [versions(), *home(settings), disk(settings), *countries(settings)]
+    found = [versions(), *home(settings), disk(settings), *countries(settings), *unused_packages()]
     known = addresses.resolve(settings, need=())
     absent = addresses.missing(known)
     if absent:
@@ -132,6 +135,17 @@ def disk(settings: Settings) -> Finding:
     if free < LITTLE_DISK:
         return Finding("warn", "disk", detail, "Free some space, or move HANDBILL_HOME to a larger disk.")
     return Finding("ok", "disk", detail)
+
+
+def unused_packages() -> list[Finding]:
+    """Only where there are any: the pinned files of a clone leave them out, an installed wheel cannot."""
+    found = packages.unused(distributions())
+    if not found:
+        return []
+    names = sorted(each.metadata["Name"] for each in found)
+    detail = f"{', '.join(names)}: {sum(map(packages.size, found)) / 1e6:.0f} MB that nothing here uses"
+    advice = f"If nothing of yours does either: {sys.executable} -m pip uninstall {' '.join(names)}"
+    return [Finding("ok", "packages", detail, advice)]
 
 
 def countries(settings: Settings) -> list[Finding]:
