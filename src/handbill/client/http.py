@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -43,7 +44,7 @@ class AsyncClient:
         self._outbox = Outbox() if outbox is None else outbox
         self._timeout_s = timeout_s
         self._open_after_s = open_after_s
-        self._opened_ms = now_ms()
+        self._opened = time.monotonic()
         self._closing = asyncio.Event()
         self._gate = DecisionGate()
         self._transport = Transport(url, headers, timeout_s)
@@ -52,7 +53,7 @@ class AsyncClient:
         """How often an answer failed and the caller got an empty list instead."""
 
     async def __aenter__(self) -> Self:
-        self._opened_ms = now_ms()
+        self._opened = time.monotonic()
         self._sender.start()
         return self
 
@@ -132,7 +133,7 @@ class AsyncClient:
 
     async def _has_been_open(self) -> bool:
         """Wait until it has been open for long enough; False when it is closed before."""
-        wait_ms = rules.wait_before_decision(now_ms() - self._opened_ms, self._open_after_s * 1000)
+        wait_ms = rules.wait_before_decision((time.monotonic() - self._opened) * 1000, self._open_after_s * 1000)
         if wait_ms:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._closing.wait(), wait_ms / 1000)

@@ -153,8 +153,10 @@ class Sender:
         def kind(entry: Entry) -> str:
             return entry.kind
 
-        blocked = list(self._blocked)
         waiting = {entry.id: entry for entry in self._outbox.waiting() if with_delayed or entry.id > self._delayed}
+        if with_delayed:  # some may have become too old
+            self._blocked = {number: None for number in self._blocked if number in waiting}
+        blocked = list(self._blocked)
         entries = sorted((entry for entry in waiting.values() if entry.id not in self._blocked), key=kind)
         for _, group in groupby(entries, key=kind):
             yield from rules.batches(group, lambda entry: len(msgspec.json.encode(entry.body)))
@@ -178,6 +180,7 @@ class Sender:
             is_blocked = not is_understood and 400 <= status < 500 and status not in rules.AGAIN
             if is_blocked:
                 self._blocked.update(dict.fromkeys(ids))
+                self._wake.set()  # the background task is to come back for them
             self._delayed = max(self._delayed, *ids)
             outcomes = dict.fromkeys(ids, Outcome(State.QUEUED))
             return _Sent(outcomes, fate.wait_ms, is_understood, is_blocked=is_blocked, is_silent=status == 0)
