@@ -207,3 +207,20 @@ async def test_a_click_has_its_own_time(visit: MakePage, recorder: RecordingApi)
     (impression, *_) = recorder.reports("/impression")
     assert impression["occurredAt"] < click["occurredAt"]
     assert impression["correlationId"][4:] == click["correlationId"][4:]
+
+
+async def test_new_reports_wait_while_the_server_asks_for_patience(visit: MakePage, recorder: RecordingApi) -> None:
+    recorder.answers = [(503, {"code": "BUSY"})]
+    page = await visit()
+    outcomes = await page.evaluate(
+        """async (o) => {
+          open(o).tries = 8;  // the next wait is minutes long
+          return [await hb.track("one"), await hb.track("two")];
+        }""",
+        options(recorder),
+    )
+    assert outcomes == ["queued", "queued"]
+    assert [event["event"] for event in recorder.reports("/v1/events")] == ["one"]
+    await page.evaluate("dispatchEvent(new Event('online'))")
+    await page.wait_for_function("hb.queued().length === 0")
+    assert [event["event"] for event in recorder.reports("/v1/events")] == ["one", "one", "two"]

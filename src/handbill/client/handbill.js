@@ -528,7 +528,9 @@ font-size:1.2rem;color:inherit;background:none}button:hover{background:#0001}`;
       const settled = new Promise((resolve, reject) => this.waiting.set(key, { resolve, reject }));
       settled.catch(() => {});
       this.tell("report", { kind, body });
-      this.flush();
+      // The server asked for patience, or is away.
+      if (this.timer) this.settle({ key }, true);
+      else this.flush();
       return settled;
     }
 
@@ -589,7 +591,9 @@ font-size:1.2rem;color:inherit;background:none}button:hover{background:#0001}`;
         this.busy = false;
       }
       this.tries = wait ? this.tries + 1 : 0;
-      if (wait && !this.stopped) this.timer = setTimeout(() => this.flush(), wait * (1 + Math.random() / 2));
+      if (!wait || this.stopped) return;
+      this.timer = setTimeout(() => this.flush(), wait * (1 + Math.random() / 2));
+      for (const key of this.waiting.keys()) this.settle({ key }, true);
     }
 
     async send({ kind, entries, path, body }) {
