@@ -101,7 +101,7 @@ class Sender:
             self._pace(rules.fate_of(0, None, self._tries).wait_ms)
 
     async def _keep_sending(self) -> None:
-        """Comes back when the server said so. An error delays what waits, and never ends this."""
+        """Waits as long as the server asks for. An error delays what waits, and never ends this."""
         while True:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), BLOCKED_S if self._blocked else None)

@@ -17,7 +17,7 @@ _log = logging.getLogger("handbill.client")
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What the server said: status 0 when nothing came in time, `body` None when it was not JSON of a bounded size."""
+    """The server's answer: status 0 when nothing came in time, `body` None when it was not JSON of a bounded size."""
 
     status: int = 0
     retry_after: str | None = None

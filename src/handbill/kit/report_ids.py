@@ -21,16 +21,16 @@ _LENGTHS = range(36, 42)
 
 def sequence_of_report(event_id: str, received: int) -> int | None:
     """The sequence of a report of our own clients; None for any other id. `received` is in milliseconds."""
-    found = _read(event_id, received)
-    return found[0] if found is not None and found[1] else None
+    result = _read(event_id, received)
+    return result[0] if result is not None and result[1] else None
 
 
 def sequence_of_id(event_id: str, received: int, index: int) -> int:
     """The sequence of an event whose request does not say when it was sent; `index` is its position there."""
-    found = _read(event_id, received)
-    if found is None:
+    result = _read(event_id, received)
+    if result is None:
         return index
-    sequence, is_ours = found
+    sequence, is_ours = result
     return sequence if is_ours else sequence // SEQUENCE_STEP * SEQUENCE_STEP + min(index, SEQUENCE_STEP - 1)
 
 

@@ -14,14 +14,14 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*", re.A)
 
 def unused(installed: Iterable[Distribution]) -> list[Distribution]:
     """Those of them that are here for chdb-core alone; empty when any other package asks for one."""
-    found: list[Distribution] = []
+    result: list[Distribution] = []
     for each in installed:
         name = _plain(each.metadata["Name"] or "")
         if name in _UNUSED:
-            found.append(each)
+            result.append(each)
         elif name not in _NAMED_BY and any(_plain(needed) in _UNUSED for needed in each.requires or ()):
             return []
-    return found
+    return result
 
 
 def size(distribution: Distribution) -> int:
