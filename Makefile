@@ -5,6 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 GENERATORS := .venv-generators
+NODE_GENERATORS := .node-generators
 # An image may switch byte code off for everybody; each of our many processes would then compile all code again.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -29,6 +30,14 @@ $(GENERATORS)/.synced: requirements/generators.txt $(VENV)/.synced
 	@$(BIN)/uv pip sync --quiet --require-hashes --python $(GENERATORS)/bin/python requirements/generators.txt
 	@touch $@
 
+# Where Node is not there, this makes nothing, and the test of the TypeScript client is left out.
+$(NODE_GENERATORS)/.synced: tests/typescript_client/package-lock.json
+	@if command -v npm >/dev/null; then \
+		rm -rf $(NODE_GENERATORS) && mkdir $(NODE_GENERATORS) && \
+		cp tests/typescript_client/package.json tests/typescript_client/package-lock.json $(NODE_GENERATORS) && \
+		cd $(NODE_GENERATORS) && npm ci --silent --no-audit --no-fund --ignore-scripts && touch .synced; \
+	fi
+
 up: $(VENV)/.synced ## start everything and print where to look
 	@$(BIN)/handbill up
 
@@ -41,7 +50,7 @@ check: $(VENV)/.synced ## lint, types of code, tests and benches, imports, our o
 unit: $(VENV)/.synced ## the tests that need no engine
 	@$(BIN)/pytest -q tests/unit
 
-test: check $(GENERATORS)/.synced ## everything that proves the laws, in short form
+test: check $(GENERATORS)/.synced $(NODE_GENERATORS)/.synced ## everything that proves the laws, in short form
 	@$(BIN)/pytest -q -n 3 --dist worksteal tests
 
 docs: $(VENV)/.synced ## write the generated pages anew
@@ -73,4 +82,4 @@ soak-%: $(VENV)/.synced
 	@$(BIN)/python -m tests.soak $(subst -,_,$*)
 
 clean: ## delete what was built, never data: `handbill reset` removes that, and asks first
-	rm -rf $(VENV) $(GENERATORS) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(GENERATORS) $(NODE_GENERATORS) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -18,7 +18,7 @@ HTTP_CLIENTS: dict[str, str] = {
     "src/handbill/infra/safe_http.py": "the client itself",
     "src/handbill/infra/clickhouse/client.py": "classifies the errors of the engine's driver",
     "src/handbill/ops/backup/clickhouse.py": "streams from and to an engine that the operator names",
-    "src/handbill/client/http.py": "the client library, which customers run against this API",
+    "src/handbill/client/transport.py": "the client library, which customers run against this API",
     "src/handbill/fake_graph/courier.py": "the stand-in for Meta's servers, a program of its own",
 }
 

@@ -19,7 +19,7 @@ TASK_STARTERS: dict[str, str] = {
     "src/handbill/api/server.py": "start and stop of the process wait for them",
     "src/handbill/banners/decide.py": "compiles one catalogue; callers share its result",
     "src/handbill/caps/store.py": "one shared read; its error goes to all callers",
-    "src/handbill/client/http.py": "the client library, which customers run",
+    "src/handbill/client/sender.py": "the client library, which customers run",
     "src/handbill/client/sync.py": "the client library, which customers run",
     "src/handbill/contacts/uploads.py": "writes in threads; the request waits for each of them",
     "src/handbill/events/capture.py": "reads one body in a thread; the request waits for it",

@@ -19,6 +19,7 @@ import pytest
 from aiohttp import web
 from playwright.async_api import Browser, Page, async_playwright
 
+from handbill.api.served_files import static_script
 from handbill.infra.postgres import Database
 from handbill.infra.redis import Redis
 from handbill.tenants.model import JwtRules, NewKey, SettingsPatch, TenantPatch
@@ -73,8 +74,8 @@ MakePage = Callable[..., Awaitable[Page]]
 
 @pytest.fixture
 async def site() -> AsyncIterator[str]:
-    """The shop's own server: a page with a slot, and the script as the package ships it."""
-    script = files("handbill.client").joinpath("handbill.js").read_text(encoding="utf-8")
+    """The shop's own server: a page with a slot, and the script as the API serves it."""
+    script = static_script(files("handbill.client").joinpath("handbill.js").read_bytes()).body
 
     async def page(_: web.Request) -> web.Response:
         return web.Response(text=PAGE, content_type="text/html")
@@ -90,7 +91,7 @@ async def site() -> AsyncIterator[str]:
         return web.Response(text=body, content_type="text/html")
 
     async def js(_: web.Request) -> web.Response:
-        return web.Response(text=script, content_type="text/javascript")
+        return web.Response(body=script, content_type="text/javascript", charset="utf-8")
 
     app = web.Application()
     app.router.add_get("/", page)

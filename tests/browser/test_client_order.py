@@ -124,3 +124,104 @@ async def test_a_report_larger_than_a_browser_keeps_alive_is_sent(visit: MakePag
     await page.evaluate("(o) => { open(o).track('large', {text: 'x'.repeat(70_000)}) }", options(recorder))
     (event,) = await eventually(lambda: recorder.reports("/v1/events"), what="the event arrives")
     assert len(event["properties"]["text"]) == 70_000
+
+
+async def test_a_report_stays_until_an_answer_is_understood(visit: MakePage, recorder: RecordingApi) -> None:
+    recorder.answers = [(200, "<html>Please log in"), (200, {"accepted": 1, "dropped": ["x"]}), (404, "no backend")]
+    page = await visit()
+    await page.evaluate("(o) => { open(o).track('bought') }", options(recorder))
+    for count in (1, 2, 3):
+        await eventually(lambda count=count: len(recorder.reports("/v1/events")) == count, what=f"{count} requests")
+        await page.wait_for_function("(n) => told.filter((it) => it.name === 'sent').length === n", arg=count)
+        assert await page.evaluate("hb.queued().length") == 1
+        await page.evaluate("hb.flush()")
+    await page.wait_for_function("hb.queued().length === 0")
+    assert len({event["event_id"] for event in recorder.reports("/v1/events")}) == 1
+
+
+async def test_a_report_that_a_firewall_refuses_keeps_no_other_waiting(visit: MakePage, recorder: RecordingApi) -> None:
+    recorder.answers = [(403, "refused")] * 2
+    page = await visit()
+    await page.evaluate(
+        """(o) => {
+          open(o);
+          hb.deciding++;  // so that they go together
+          for (const name of ["bad", "good", "fine"]) hb.track(name).catch(() => {});
+          hb.deciding--;
+          hb.flush();
+        }""",
+        options(recorder),
+    )
+    await page.wait_for_function("told.some((it) => it.name === 'sent')")
+    await page.evaluate("hb.flush()")
+    await page.wait_for_function("hb.queued().length === 1")
+    assert [event["event"] for event in recorder.reports("/v1/events")] == [
+        "bad",
+        "good",
+        "fine",
+        "bad",
+        "good",
+        "fine",
+    ]
+    await page.evaluate("hb.flush()")
+    await page.wait_for_function("hb.queued().length === 0")
+
+
+async def test_a_batch_that_is_too_large_is_sent_in_parts(visit: MakePage, recorder: RecordingApi) -> None:
+    recorder.answers = [(413, "")]
+    page = await visit()
+    await left_by_an_earlier_page(page, 4)
+    await page.evaluate("(o) => { open(o).release() }", options(recorder))
+    await page.wait_for_function("hb.queued().length === 0")
+    sizes = [len(body["events"]) for path, body in recorder.bodies if path == "/views/batch"]
+    assert sizes == [4, 2, 2]
+
+
+async def test_calls_of_one_millisecond_keep_their_order_however_they_are_sent(
+    visit: MakePage, recorder: RecordingApi
+) -> None:
+    page = await visit()
+    await page.evaluate(
+        """(o) => {
+          const now = Date.now();
+          Date.now = () => now;
+          open(o);
+          for (let n = 0; n < 120; n++) hb.track("step", { n });
+        }""",
+        options(recorder),
+    )
+    await eventually(lambda: len(recorder.reports("/v1/events")) == 120)
+    events = recorder.reports("/v1/events")
+    assert [event["properties"]["n"] for event in events] == list(range(120))
+    ids = [event["event_id"] for event in events]
+    assert ids == sorted(ids)
+    assert len({event["timestamp"] for event in events}) == 1
+
+
+async def test_a_click_has_its_own_time(visit: MakePage, recorder: RecordingApi) -> None:
+    page = await visit()
+    recorder.banners = [{"banner_id": "b", "z_duration_sec": 3600, "title": "Tea"}]
+    await page.evaluate("(o) => { open(o).show(document.getElementById('slot')) }", options(recorder))
+    await page.wait_for_function("told.some((it) => it.name === 'shown' && performance.now() - it.at > 50)", polling=10)
+    await page.evaluate("hb.click(told.find((it) => it.name === 'shown').showing, '/pots')")
+    (click, *_) = await eventually(lambda: recorder.reports("/click"), what="the click")
+    (impression, *_) = recorder.reports("/impression")
+    assert impression["occurredAt"] < click["occurredAt"]
+    assert impression["correlationId"][4:] == click["correlationId"][4:]
+
+
+async def test_new_reports_wait_while_the_server_asks_for_patience(visit: MakePage, recorder: RecordingApi) -> None:
+    recorder.answers = [(503, {"code": "BUSY"})]
+    page = await visit()
+    outcomes = await page.evaluate(
+        """async (o) => {
+          open(o).tries = 8;  // the next wait is minutes long
+          return [await hb.track("one"), await hb.track("two")];
+        }""",
+        options(recorder),
+    )
+    assert outcomes == ["queued", "queued"]
+    assert [event["event"] for event in recorder.reports("/v1/events")] == ["one"]
+    await page.evaluate("dispatchEvent(new Event('online'))")
+    await page.wait_for_function("hb.queued().length === 0")
+    assert [event["event"] for event in recorder.reports("/v1/events")] == ["one", "one", "two"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 from playwright.async_api import Page
 
@@ -164,21 +165,27 @@ async def test_the_script_keeps_to_the_vectors(visit: MakePage) -> None:
     found = await page.evaluate(
         """(page) => {
           const { reportOf, fateOf, fitting, decisionsOf, bodyOf, refusedOf, HORIZON_MS, BATCH_MAX } = Handbill.rules;
+          const { understoodOf, batchesOf, partsOf, waitOf, newId, BATCH_BYTES } = Handbill.rules;
           const refused = (v) => {
             const { by, all } = refusedOf(v.status, v.answer);
             const codes = Array.from({ length: v.count }, (_, place) => [place, by.get(place) || all]);
             return Object.fromEntries(codes.filter(([, code]) => code));
           };
           return {
-            limits: [HORIZON_MS, BATCH_MAX],
+            limits: [HORIZON_MS, BATCH_MAX, BATCH_BYTES],
             reports: page.reports.map((v) => reportOf(v.visible_ms, v.how)),
-            fates: page.fates.map((v) => fateOf(v.status, v.retry_after, v.tries)),
+            fates: page.fates.map((v) => fateOf(v.status, v.retry_after, v.tries, v.count, v.understood)),
+            understood: page.understood.map((v) => understoodOf(v.status, v.answer, v.count)),
+            batches: page.batches.map((v) => batchesOf(v.sizes, (size) => size).map((batch) => batch.length)),
+            placements: page.placements.map((v) => partsOf(v.names)),
+            openings: page.openings.map((v) => waitOf(v.open_ms, v.open_after_ms)),
+            ids: Array.from({ length: 10_000 }, newId),
             queues: page.queues.map((v) => fitting(v.at.map((at) => ({ at })), v.now, v.max).map((e) => e.at)),
             answers: page.answers.map((v) => decisionsOf(v.reply).map((d) => d.banners.map((b) => b.banner_id))),
             payloads: page.payloads.map((v) => ({
               impression: bodyOf.impression(v.showing),
               view: bodyOf.view(v.showing, v.report),
-              click: bodyOf.click(v.showing, v.destination),
+              click: bodyOf.click(v.showing, v.destination, v.clicked_at),
             })),
             events: page.events.map((v) => bodyOf.event(v.moment, v.event, v.properties, v.person)),
             refusals: page.refusals.map(refused),
@@ -187,9 +194,17 @@ async def test_the_script_keeps_to_the_vectors(visit: MakePage) -> None:
         vectors(),
     )
     expected = vectors()
-    assert found["limits"] == [expected["limits"]["horizon_ms"], expected["limits"]["batch_max"]]
+    assert found["limits"] == [expected["limits"][name] for name in ("horizon_ms", "batch_max", "batch_bytes")]
     assert found["reports"] == [vector["report"] for vector in expected["reports"]]
-    assert found["fates"] == [{"keep": vector["keep"], "waitMs": vector["wait_ms"]} for vector in expected["fates"]]
+    for seen, vector in zip(found["fates"], expected["fates"], strict=True):
+        more = {"batchMax": vector["batch_max"]} if "batch_max" in vector else {}
+        assert seen == {"keep": vector["keep"], "waitMs": vector["wait_ms"], **more}, vector["why"]
+    assert found["understood"] == [vector["understood"] for vector in expected["understood"]]
+    assert found["batches"] == [vector["batches"] for vector in expected["batches"]]
+    assert found["placements"] == [vector["requests"] for vector in expected["placements"]]
+    assert found["openings"] == [vector["wait_ms"] for vector in expected["openings"]]
+    assert found["ids"] == sorted(set(found["ids"])), "more than a millisecond has: they still rise"
+    assert {UUID(one).version for one in found["ids"]} == {7}
     assert found["queues"] == [vector["kept"] for vector in expected["queues"]]
     assert found["answers"] == [vector["banners"] for vector in expected["answers"]]
     for seen, vector in zip(found["payloads"], expected["payloads"], strict=True):

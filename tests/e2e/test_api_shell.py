@@ -62,7 +62,11 @@ async def test_errors_have_one_shape(api: Api, key: str, tenants: TenantService,
     (await api("GET", "/admin/tenant", key="hbs_" + "x" * 32)).problem(401, "UNAUTHORIZED")
     (await api("GET", "/admin/tenant", key="nonsense")).problem(401, "UNAUTHORIZED")
     write = await tenants.create_key(tenant, NewKey(kind="write", name="w"), actor="test")
-    (await api("GET", "/admin/tenant", key=write.key)).problem(401, "UNAUTHORIZED")
+    for headers in ({"Authorization": f"Bearer {write.key}"}, {"X-Write-Key": write.key}):
+        refused = await api("GET", "/admin/tenant", headers=headers)
+        assert "write key" in refused.problem(401, "UNAUTHORIZED")["detail"]
+    refused = await api("GET", "/admin/tenant", headers={"X-Write-Key": key})
+    assert "Authorization: Bearer" in refused.problem(401, "UNAUTHORIZED")["detail"], "says where a secret key belongs"
     small = await tenants.create_key(tenant, NewKey(kind="secret", name="s", scopes=["audit:read"]), actor="test")
     (await api("GET", "/admin/keys", key=small.key)).problem(403, "SCOPE_MISSING")
     assert (await api("GET", "/admin/audit", key=small.key)).status == 200

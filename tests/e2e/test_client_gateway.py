@@ -22,7 +22,15 @@ class Behind:
         self.status = 200
         self.port = free_port()
 
+        self.scripts: list[str] = []
+        """What compression each request for the script asked for."""
+
     async def answer(self, request: web.Request) -> web.Response:
+        if request.path == "/handbill.js":
+            encoding = request.headers.get("Accept-Encoding", "")
+            self.scripts.append(encoding)
+            headers = {"Vary": "Accept-Encoding", "Cache-Control": "public, max-age=300"}
+            return web.Response(text=encoding, headers=headers)
         return web.json_response({"path": request.path, "banners": ["x"]}, status=self.status)
 
 
@@ -89,3 +97,19 @@ async def test_an_api_that_fails_is_an_empty_list(gateway: str, behind: Behind) 
         await gets("GET", "/banners", 404)
         async with http.get(f"{gateway}/admin/banners") as reply:
             assert reply.status == 404
+
+
+async def test_the_script_is_kept_for_each_way_of_asking_for_compression(gateway: str, behind: Behind) -> None:
+    async def get(encoding: str) -> tuple[str, str]:
+        headers = {"Accept-Encoding": encoding}
+        async with (
+            aiohttp.ClientSession(auto_decompress=False) as http,
+            http.get(f"{gateway}/handbill.js", headers=headers) as reply,
+        ):
+            assert reply.status == 200
+            return reply.headers["X-Cache"], await reply.text()
+
+    asked = ("gzip, deflate, br", "br;q=1, gzip;q=0.8", "", "gzip;q=0")
+    assert {encoding: (await get(encoding))[1] for encoding in asked} == {encoding: encoding for encoding in asked}
+    assert {(await get(encoding))[0] for encoding in asked} == {"HIT"}
+    assert len(behind.scripts) == len(asked)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -16,8 +17,10 @@ from handbill.infra.redis import Redis
 from handbill.tenants.model import NewKey
 from handbill.tenants.service import TenantService
 from tests.kit.http import Api
+from tests.kit.optional import need
 from tests.kit.processes import ROOT, process
 
+NODE_GENERATORS = ROOT / ".node-generators" / "node_modules"
 GENERATORS = ROOT / ".venv-generators" / "bin"
 NOT_GENERATED = {
     "Unsupported content type text/csv",  # a second way to send what JSON can send, too
@@ -46,23 +49,33 @@ with AuthenticatedClient(base_url=sys.argv[2], token=sys.argv[3]) as client:
 """
 
 
+async def made_key(database: Database, redis: Redis, tenant: int, new: NewKey) -> str:
+    tenants = TenantService(database, redis, seal_key=b"s" * 32)
+    key = await tenants.create_key(tenant, new, actor="test")
+    await tenants.stop()
+    return key.key
+
+
+@pytest.fixture
+async def write_key(database: Database, redis: Redis, tenant: int) -> str:
+    return await made_key(database, redis, tenant, NewKey(kind="write", name="site"))
+
+
 @pytest.fixture
 async def api(
     handbill_env: dict[str, str], database: Database, redis: Redis, tenant: int
 ) -> AsyncIterator[tuple[Api, str]]:
-    tenants = TenantService(database, redis, seal_key=b"s" * 32)
-    key = (await tenants.create_key(tenant, NewKey(kind="secret", name="all", scopes=["*"]), actor="test")).key
-    await tenants.stop()
+    key = await made_key(database, redis, tenant, NewKey(kind="secret", name="all", scopes=["*"]))
     async with process("api", env=handbill_env) as running, aiohttp.ClientSession() as client:
         await running.log(event="api-ready")
         yield Api(running, f"http://127.0.0.1:{handbill_env['HANDBILL_API__PORT']}", client), key
 
 
-async def run(*command: str) -> str:
+async def run(*command: str, cwd: Path | None = None) -> str:
     assert GENERATORS.is_dir(), "make .venv-generators/.synced installs the generator"
-    path = f"{GENERATORS}{os.pathsep}{os.environ['PATH']}"
+    env = {**os.environ, "PATH": f"{GENERATORS}{os.pathsep}{os.environ['PATH']}"}
     child = await asyncio.create_subprocess_exec(
-        *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT, env={**os.environ, "PATH": path}
+        *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT, env=env, cwd=cwd
     )
     output = (await child.communicate())[0].decode()
     assert child.returncode == 0, output
@@ -88,3 +101,23 @@ async def test_a_generated_python_client_has_every_operation_and_works(api: tupl
     assert result["placements"] == [result["placement"]]
     assert result["banners"] == [[result["banner"], "Tea"]]
     assert result["refused"] == "UNAUTHORIZED"
+
+
+async def test_a_generated_typescript_client_compiles_strictly_and_works(
+    api: tuple[Api, str], write_key: str, tmp_path: Path
+) -> None:
+    need("npm")
+    assert NODE_GENERATORS.is_dir(), "make .node-generators/.synced installs the generator"
+    served, key = api
+    (tmp_path / "node_modules").symlink_to(NODE_GENERATORS)
+    (tmp_path / "openapi.json").write_bytes((await served("GET", "/schema/openapi.json")).body)
+    for name in ("package.json", "tsconfig.json", "client.ts"):
+        shutil.copy(ROOT / "tests" / "typescript_client" / name, tmp_path)
+    tools = tmp_path / "node_modules" / ".bin"
+    options = ("--default-non-nullable=false", "-o", "schema.ts")
+    await run(str(tools / "openapi-typescript"), "openapi.json", *options, cwd=tmp_path)
+    await run(str(tools / "tsc"), cwd=tmp_path)
+    result = json.loads(await run("node", "built/client.js", served.base, key, write_key, cwd=tmp_path))
+    assert result == {
+        "made": result["made"], "banners": [[result["made"], "Tea"]], "accepted": 1, "refused": "UNAUTHORIZED"
+    }  # fmt: skip

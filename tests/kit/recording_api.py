@@ -30,6 +30,8 @@ class RecordingApi:
     seen: list[str] = field(default_factory=list)
     """The paths of the requests as they arrived, and `answered` where a decision was."""
     bodies: list[tuple[str, Any]] = field(default_factory=list)
+    answers: list[tuple[int, Any]] = field(default_factory=list)
+    """Of the next reports: status and body, a text as it is. Then all are taken."""
     answer: asyncio.Event = field(default_factory=asyncio.Event)
     """A decision is answered once this is set, as it is at first."""
 
@@ -50,7 +52,10 @@ class RecordingApi:
         self.seen.append(request.path)
         if request.path != "/v1/decide":
             self.bodies.append((request.path, body))
-            return web.json_response({"message": "", "data": None}, status=202, headers=_CORS)
+            status, report = self.answers.pop(0) if self.answers else (202, {"message": "", "data": None})
+            if isinstance(report, str):
+                return web.Response(text=report, status=status, headers=_CORS)
+            return web.json_response(report, status=status, headers=_CORS)
         await self.answer.wait()
         self.seen.append("answered")
         names, limit = body.get("placements") or ["home"], body.get("limit", 1)

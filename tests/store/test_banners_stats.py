@@ -17,6 +17,7 @@ from handbill.banners.imports import lines
 from handbill.banners.model import NewCampaign
 from handbill.banners.stats import StatsQuery, as_csv
 from handbill.banners.tasks import RECORD_CLICK, RECORD_IMPRESSION, ROLLUP, SYNC, BannerTasks
+from handbill.client.ids import ReportIds
 from handbill.events.model import Click, Event, Impression, View
 from handbill.infra.postgres import Database
 from handbill.infra.redis import Redis
@@ -154,6 +155,26 @@ async def test_a_job_and_a_call_with_one_correlation_id_count_once(
         today = house.clock.now().date()
         totals = (await house.banners.stats.read(tenant, StatsQuery(today - DAY, today + 2 * DAY))).totals
         assert (totals.impressions, totals.clicks) == (1, 1)
+
+
+async def test_a_job_with_an_id_that_tells_when_it_was_made_is_ordered_by_it(
+    database: Database, redis: Redis, tenant: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with loop(database, redis) as house:
+        accepted: list[Event] = []
+
+        async def accept(events: list[Event]) -> None:
+            accepted.extend(events)
+
+        monkeypatch.setattr(house.events, "accept", accept)
+        place, made = await house.placement(tenant), await house.banner(tenant)
+        by_name = {"bannerPublicId": str(made.banner_id), "placementPublicId": str(place.placement_id)}
+        ids = ReportIds(house.clock.now_ms)
+        names = [f"imp_{ids.new()}" for _ in range(3)]
+        for name in reversed(names):
+            await tasks_of(house).record(job(RECORD_IMPRESSION, {**by_name, "correlationId": name}, name), None)
+        accepted.sort(key=lambda event: getattr(event, "sequence", 0))
+        assert [event.id for event in accepted] == names
 
 
 @pytest.mark.parametrize(

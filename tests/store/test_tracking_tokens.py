@@ -16,6 +16,7 @@ from handbill.banners.throttle import Throttle
 from handbill.banners.tokens import Tokens
 from handbill.banners.tracking import Tracking
 from handbill.banners.views import Views
+from handbill.client.ids import ReportIds
 from handbill.events.model import Click, Event, Impression, View
 from handbill.infra.postgres import Database
 from handbill.infra.redis import Redis
@@ -232,3 +233,37 @@ async def test_another_tenants_campaign_counts_as_an_unknown_one(
     theirs = await shop.loop.banners.editor.create_campaign(await make_tenant(), NewCampaign(name="T"), actor="t")
     await shop.loop.catalogue.refresh()
     assert [event.campaign for event in await shop.both(campaignPublicId=str(theirs.campaign_id))] == [None, None]
+
+
+async def test_reports_are_ordered_by_their_ids_whichever_requests_carry_them(shop: Shop) -> None:
+    ids = ReportIds(shop.clock.now_ms)
+    made = [ids.new() for _ in range(4)]  # in one millisecond
+    headers = {b"x-write-key": shop.write_key.encode()}
+
+    def view(one: str) -> dict[str, Any]:
+        return {
+            "banner_id": str(shop.banner.banner_id),
+            "user_id": "ann",
+            "view_duration_ms": 0,
+            "event_id": f"view_{one}",
+        }
+
+    async def views(*some: str) -> None:
+        body = json.dumps({"events": [view(one) for one in some]}).encode()
+        await shop.views.views(FastRequest("POST", "/views/batch", b"", headers, body, "1.2.3.4", "r"))
+
+    for some in ([made[3], made[1]], [made[2], made[0], made[1]]):
+        shop.clock.advance(ms=7)
+        impressions = [shop.body(correlationId=f"imp_{one}") for one in some]
+        await shop.send("impressions", {"events": impressions})
+        await shop.send("impression", impressions[0])
+        clicks = [shop.body(correlationId=f"clk_{one}", destinationUrl="https://x.example") for one in some]
+        await shop.send("clicks", {"events": clicks})
+        await views(*some)
+    for kind in (Impression, Click, View):
+        sequences: dict[str, set[int]] = {}
+        for event in shop.accepting.events:
+            if isinstance(event, kind):
+                sequences.setdefault(event.id[-36:], set()).add(event.sequence)
+        assert {len(each) for each in sequences.values()} == {1}, "a copy has the same"
+        assert sorted(sequences, key=lambda one: min(sequences[one])) == made

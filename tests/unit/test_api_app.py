@@ -7,10 +7,13 @@ from typing import Any
 import jsonschema_rs
 import pytest
 from litestar import Litestar, get
+from litestar.testing import TestClient
+from prometheus_client import generate_latest
 
 from handbill.api import app, auth, openapi
 from handbill.kit.codes import CODES
 from handbill.kit.errors import Broken, HandbillError
+from handbill.kit.telemetry import metrics
 from handbill.settings import Settings
 
 
@@ -70,3 +73,22 @@ def test_the_default_codes_of_the_error_tree_are_listed() -> None:
         return [kind, *(one for child in kind.__subclasses__() for one in tree(child))]
 
     assert {kind.code for kind in tree(HandbillError) if kind.__module__.startswith("handbill")} <= set(CODES)
+
+
+def test_the_pages_of_other_programs_lead_to_ours_and_texts_name_their_charset_once(built: Litestar) -> None:
+    with TestClient(built) as client:
+        for name in ("swagger", "redoc", "elements", "rapidoc", "scalar"):
+            reply = client.get(f"/schema/{name}", follow_redirects=False)
+            assert (reply.status_code, reply.headers["location"]) == (302, "/docs")
+        for path in ("/schema/nothing", "/schema/nothing.json"):
+            reply = client.get(path)
+            assert (reply.status_code, reply.headers["content-type"]) == (404, "application/problem+json")
+            assert reply.json()["code"] == "NOT_FOUND"
+        for path in ("/schema", "/schema/openapi.json"):
+            assert client.get(path).json()["openapi"].startswith("3.1")
+        for path, kind in (("/docs", "html"), ("/handbill.js", "javascript"), ("/docs/swagger-ui.css", "css")):
+            assert client.get(path).headers["content-type"] == f"text/{kind}; charset=utf-8"
+
+
+def test_metrics_have_no_series_of_when_they_began() -> None:
+    assert b"_created" not in generate_latest(metrics.REGISTRY)

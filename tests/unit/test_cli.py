@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
 
 import pytest
+from typer.main import get_command
 
 from handbill import cli
+from handbill.cli import app, tenants
 from handbill.cli.frame import State
+from handbill.tenants.model import Key, KeyKind, KeyMade
 
 
 def call(monkeypatch: pytest.MonkeyPatch, *words: str, **environ: str) -> int:
@@ -102,3 +109,25 @@ def test_help_and_version_name_the_program(monkeypatch: pytest.MonkeyPatch, caps
         "state-hash",
     ):
         assert command in text
+
+
+def test_every_command_has_json() -> None:
+    def commands(command: Any, path: str) -> Iterator[tuple[str, Any]]:
+        for name, inner in getattr(command, "commands", {}).items():
+            yield from commands(inner, f"{path} {name}")
+        if not hasattr(command, "commands"):
+            yield path, command
+
+    found = dict(commands(get_command(app), "handbill"))
+    assert len(found) > 60
+    assert [path for path, one in found.items() if not any("--json" in each.opts for each in one.params)] == []
+    assert [path for path, one in found.items() if not one.help] == []
+
+
+def test_only_a_secret_key_is_said_to_be_secret() -> None:
+    def made(kind: KeyKind) -> KeyMade:
+        return KeyMade(Key(UUID(int=1), kind, "shop", "", [], datetime.now(UTC)), f"{kind}-key")
+
+    assert "not shown again" in tenants._advice(made("secret"))
+    assert "secret" not in tenants._advice(made("write"))
+    assert "public" in tenants._advice(made("write"))

@@ -9,7 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from handbill.banners.wire import ClickIn, ImpressionIn, ViewIn, one
+from handbill.api.served_files import accepts_gzip, static_script
+from handbill.banners.tracking import BODY_LIMIT
+from handbill.banners.wire import ClickIn, ImpressionIn, ViewIn, decide_in, one
 from handbill.client import rules
 from handbill.client.model import Banner, Fate, Moment, Report, Showing
 from handbill.events.dialects.own_wire import ContextIn, EventIn, PersonIn
@@ -36,8 +38,37 @@ def test_what_a_showing_reports() -> None:
 
 def test_what_becomes_of_a_report() -> None:
     for vector in PAGE["fates"]:
-        found = rules.fate_of(vector["status"], vector["retry_after"], vector["tries"])
-        assert found == Fate(vector["keep"], vector["wait_ms"]), vector["why"]
+        more = {name: vector[name] for name in ("count", "understood") if name in vector}
+        found = rules.fate_of(vector["status"], vector["retry_after"], vector["tries"], **more)
+        assert found == Fate(vector["keep"], vector["wait_ms"], vector.get("batch_max")), vector["why"]
+
+
+def test_which_answers_are_understood() -> None:
+    for vector in PAGE["understood"]:
+        found = rules.is_understood(vector["status"], vector["answer"], vector["count"])
+        assert found is vector["understood"], vector["why"]
+
+
+def test_what_a_batch_holds() -> None:
+    for vector in PAGE["batches"]:
+        found = list(rules.batches(vector["sizes"], lambda size: size))
+        assert [len(batch) for batch in found] == vector["batches"], vector["why"]
+        assert [size for batch in found for size in batch] == vector["sizes"], vector["why"]
+    most = PAGE["limits"]["batch_max"]
+    assert [len(batch) for batch in rules.batches(range(most + 1), lambda _: 1)] == [most, 1]
+
+
+def test_how_many_placements_a_request_names() -> None:
+    for vector in PAGE["placements"]:
+        assert rules.placements_by_request(vector["names"]) == vector["requests"], vector["why"]
+        for names in vector["requests"]:
+            assert len(decide_in(msgspec.json.encode({"placements": names})).placements) == len(names)
+
+
+def test_how_long_a_decision_waits_after_the_opening() -> None:
+    for vector in PAGE["openings"]:
+        found = rules.wait_before_decision(vector["open_ms"], vector["open_after_ms"])
+        assert found == vector["wait_ms"], vector["why"]
 
 
 def test_what_a_queue_keeps() -> None:
@@ -57,7 +88,7 @@ def test_what_is_sent_and_that_the_server_reads_it() -> None:
         showing = showing_of(vector["showing"])
         assert rules.impression(showing) == vector["impression"], vector["why"]
         assert rules.view(showing, Report(**vector["report"])) == vector["view"], vector["why"]
-        assert rules.click(showing, vector["destination"]) == vector["click"], vector["why"]
+        assert rules.click(showing, vector["destination"], vector["clicked_at"]) == vector["click"], vector["why"]
         assert one(ImpressionIn, msgspec.json.encode(vector["impression"])).correlationId
         assert one(ClickIn, msgspec.json.encode(vector["click"])).correlationId
         assert one(ViewIn, msgspec.json.encode(vector["view"])).event_id
@@ -117,10 +148,35 @@ def test_the_limits_are_the_same_everywhere() -> None:
     limits = PAGE["limits"]
     assert limits["horizon_ms"] == rules.HORIZON_MS < HORIZON_DAYS * 86_400_000
     assert limits["batch_max"] == rules.BATCH_MAX
+    assert limits["batch_bytes"] == rules.BATCH_BYTES < BODY_LIMIT
+    assert limits["placements_max"] == rules.PLACEMENTS_MAX
     assert limits["accidental_close_ms"] == rules.ACCIDENTAL_MS
     assert limits["duration_max_ms"] == rules.DAY_MS
 
 
-def test_the_script_is_small() -> None:
-    script = files("handbill.client").joinpath("handbill.js").read_bytes()
-    assert len(gzip.compress(script, 9)) < 8_192
+def test_the_script_is_small_as_it_is_served() -> None:
+    source = files("handbill.client").joinpath("handbill.js").read_bytes()
+    served = static_script(source)
+    assert served.compressed is not None
+    assert len(served.compressed) < 8_192
+    assert gzip.decompress(served.compressed) == served.body
+    without_comments = [line.strip() for line in source.decode().splitlines()]
+    lines = [line for line in without_comments if not line.startswith(("//", "/**", "* ", "*/"))]
+    assert served.body.decode().splitlines() == lines, "only comments and indentation are gone"
+
+
+@pytest.mark.parametrize(
+    ("header", "accepted"),
+    [
+        ("gzip, deflate, br, zstd", True),
+        ("*", True),
+        ("br;q=1.0, GZIP;q=0.5", True),
+        ("gzip;q=0", False),
+        ("gzip;q=0.000, *", False),
+        ("identity;q=1, *;q=0", False),
+        ("br", False),
+        ("", False),
+    ],
+)
+def test_compressed_files_go_to_who_takes_them(header: str, accepted: bool) -> None:
+    assert accepts_gzip(header) is accepted

@@ -20,6 +20,7 @@ from handbill.events.model import at_us
 from handbill.events.reasons import DOCS, KEPT, Reason
 from handbill.kit.distinct import ILLEGAL_IDS
 from handbill.kit.errors import Busy, Invalid, Throttled, TooLarge, Unsupported
+from handbill.kit.report_ids import SEQUENCE_STEP
 from tests.kit.dialects import HEADERS, NOW, PACKERS, read, request
 
 calm = settings(suppress_health_check=[HealthCheck.too_slow])  # a busy machine is no fault of the parsers
@@ -86,7 +87,7 @@ def first_in_request(parsed: Parsed) -> list[CapturedEvent]:
 
 def _first(event: CapturedEvent, index: int) -> CapturedEvent:
     us = NOW * 1000 if at_us(event) == NOW * 1000 + index else at_us(event)
-    step = times.SEQUENCE_STEP
+    step = SEQUENCE_STEP
     sequence = (event.sequence + step // 2) // step * step
     return msgspec.structs.replace(event, at=us // 1000, micros=us % 1000, sequence=sequence)
 

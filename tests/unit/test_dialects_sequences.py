@@ -26,6 +26,7 @@ from handbill.events.model import (
     encode,
 )
 from handbill.kit.clock import from_ms
+from handbill.kit.report_ids import SEQUENCE_STEP
 from tests.kit.dialects import BATCHES, NOW, event, only, post, uuid7
 
 NOW_US = NOW * 1000
@@ -104,7 +105,7 @@ def test_a_sequence_fits_its_column_whatever_a_client_sends(sent_at: int | None,
 
 
 def test_every_dialect_takes_fewer_events_than_a_request_has_positions() -> None:
-    assert max(module.BATCH_MAX for module in (own_wire, posthog, posthog_v1, segment)) <= 10_000 < times.SEQUENCE_STEP
+    assert max(module.BATCH_MAX for module in (own_wire, posthog, posthog_v1, segment)) <= 10_000 < SEQUENCE_STEP
 
 
 @given(

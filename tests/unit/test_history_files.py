@@ -23,6 +23,7 @@ from handbill.events.model import HISTORY_SEQUENCE, IMPORTED, Edge, EdgeKind, Re
 from handbill.kit import record_files
 from handbill.kit.errors import Invalid
 from handbill.kit.record_files import RecordFile
+from handbill.kit.report_ids import SEQUENCE_STEP
 
 NOW = 1_794_830_400_000
 OLD = "2019-03-04T05:06:07.123456Z"
@@ -241,7 +242,7 @@ def test_damaged_gzip_is_refused_by_line(tmp_path: Path) -> None:
 def test_sequences_of_history_stand_above_those_of_live_events_and_fit(sent_at: int | None) -> None:
     past = times.request_time(sent_at, NOW, (), is_history=True)
     assert times.sequence(NOW + 10**11, 0) < HISTORY_SEQUENCE <= past.first_sequence
-    assert past.first_sequence + times.SEQUENCE_STEP <= 2**62
+    assert past.first_sequence + SEQUENCE_STEP <= 2**62
     assert past.ahead == 0
 
 

@@ -12,8 +12,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from handbill.infra.embedded import home as homes
 from handbill.infra.embedded.home import Home
+from handbill.infra.geo import _keep_file
 from handbill.kit.errors import Broken
+from handbill.ops import doctor
 from handbill.ops import unit as units
 from handbill.ops.doctor import apart
 from handbill.ops.teller import Teller
@@ -22,6 +25,8 @@ from handbill.ops.up import check_ports, taken
 from handbill.settings import load
 from handbill.wiring import addresses, secrets
 from handbill.wiring.addresses import Addresses
+from handbill.wiring.house import country_file
+from tests.kit.mmdb import mmdb
 from tests.kit.waiting import eventually
 
 
@@ -234,6 +239,37 @@ def test_the_seal_key_is_made_although_a_crash_left_a_draft_of_the_same_process_
     path.with_name(f"seal.{os.getpid()}.new").write_text("half")
     assert len(secrets.seal_key(settings)) == 32
     assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_nothing_that_a_crashed_process_of_the_same_number_left_stops_a_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a container every process of ours has the number it had before the crash."""
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    settings = load({"HANDBILL_HOME": str(tmp_path), "HANDBILL_BANNERS__GEO_URL": "https://geo.example.com/c.mmdb"})
+    homes.prepare(tmp_path)
+    left = ["lock", "run/engines.new", "secrets/seal.1.new", "secrets/seal.key.new", "geo/country.mmdb.1.new"]
+    for name in left:
+        (tmp_path / name).parent.mkdir(mode=0o700, exist_ok=True)
+        (tmp_path / name).write_text("1\n")
+    write_addresses = Addresses(pid=1, postgres="postgresql://a")
+    with homes.Home.open(tmp_path):
+        assert len(secrets.seal_key(settings)) == 32
+        addresses.write(settings, write_addresses)
+        assert addresses.running(settings) == write_addresses
+        path = country_file(settings)
+        assert path is not None
+        assert [each.status for each in doctor.countries(settings)] == ["warn"], "configured, not fetched"
+        _keep_file(mmdb({"203.0.113.0/24": "NL"}), path)
+    assert not (tmp_path / "geo/country.mmdb.1.new").exists()
+    assert [each.status for each in doctor.countries(settings)] == ["ok"]
+    os.utime(path, (1_700_000_000, 1_700_000_000))
+    assert "not fetched any more" in doctor.countries(settings)[0].advice
+    path.write_text("damaged")
+    assert "no country database" in doctor.countries(settings)[0].detail
+    assert doctor.countries(load({"HANDBILL_HOME": str(tmp_path)})) == [], "none is configured"
+    missing = load({"HANDBILL_HOME": str(tmp_path), "HANDBILL_BANNERS__GEO_FILE": str(tmp_path / "none.mmdb")})
+    assert "GEO_FILE" in doctor.countries(missing)[0].advice
 
 
 @pytest.mark.parametrize(("skew", "status"), [(0.0, "ok"), (-0.6, "warn"), (7.0, "fail")])

@@ -16,7 +16,7 @@ from litestar.middleware import ASGIMiddleware
 from litestar.types import ASGIApp, Receive, Scope, Send
 
 from handbill.kit.errors import Broken, Forbidden, Unauthorized, Unsupported
-from handbill.tenants.model import SECRET_KEY_PREFIX, SESSION_COOKIE, Principal
+from handbill.tenants.model import SECRET_KEY_PREFIX, SESSION_COOKIE, WRITE_KEY_PREFIX, Principal
 from handbill.tenants.service import Directory, csrf_matches
 
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -71,7 +71,7 @@ class Auth(ASGIMiddleware):
             if found is not None and method not in _SAFE:
                 _check_csrf(token, connection.headers.get("x-csrf-token"))
         if found is None:
-            raise Unauthorized("No valid key or session was sent with the request.")
+            raise Unauthorized(_refusal(token, connection.headers.get("x-write-key")))
         return found, token
 
     async def _bearer(self, token: str, *, write_key: bool) -> Principal | None:
@@ -80,6 +80,16 @@ class Auth(ASGIMiddleware):
         if token.startswith(SECRET_KEY_PREFIX):
             return await self._directory.secret_key(token)
         return await self._directory.session(token)
+
+
+def _refusal(token: str, write_key: str | None) -> str:
+    """Why a request without a valid key or session was refused, and which kind of key is wanted."""
+    wanted = "This operation takes a secret key (hbs_...) or a session's token in Authorization: Bearer."
+    if token.startswith(WRITE_KEY_PREFIX) or (not token and write_key and write_key.startswith(WRITE_KEY_PREFIX)):
+        return f"What was sent is a write key, which only tracks and decides. {wanted}"
+    if not token and write_key:
+        return f"X-Write-Key takes write keys (hbw_...), for tracking and decisions. {wanted}"
+    return f"No valid key or session was sent with the request. {wanted}"
 
 
 def _check_csrf(token: str, sent: str | None) -> None:

@@ -16,7 +16,7 @@ from litestar import Request, Response, get
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath
 
-from handbill.api.served_files import dynamic, serve, static
+from handbill.api.served_files import dynamic, serve, static, static_script
 from handbill.kit.errors import NotFound
 
 _POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'"
@@ -40,7 +40,7 @@ def handlers(home: Path, *, with_demo: bool) -> list[HTTPRouteHandler]:
     parts = {path.name: static(path.read_bytes(), path.suffix[1:]) for path in _files("api", "static")}
     shell = parts.pop("demo.html").body.decode()
     ours = {path.name: path.read_bytes() for path in _files("client", "") if path.name.endswith((".js", ".json"))}
-    script_page = static(ours["handbill.js"], "js")
+    script_page = static_script(ours["handbill.js"])
     vectors_page = static(ours["vectors.json"], "json")
 
     @get("/handbill.js", operation_id="script", tags=["Client"], opt=_PUBLIC, media_type="text/javascript")

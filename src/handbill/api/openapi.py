@@ -11,13 +11,17 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.config import OpenAPIConfig
 from litestar.openapi.plugins import OpenAPIRenderPlugin
 from litestar.openapi.spec import Server
+from litestar.response import Redirect
+from litestar.router import Router
 from litestar.routes import HTTPRoute
 
 import handbill
 from handbill.api import openapi_errors
+from handbill.api.head import restore_method
 from handbill.api.openapi_descriptions import describe_fields, describe_parameters, schemas_of, structs
 from handbill.api.openapi_names import name_schemas, open_objects
 from handbill.api.problems import Problem
+from handbill.kit.errors import NotFound
 from handbill.kit.fast import FastDoc, FastRoute
 
 _METHODS = ("get", "post", "put", "patch", "delete")
@@ -49,9 +53,25 @@ class Page(OpenAPIRenderPlugin):
         return self._finished
 
 
+_PAGES = frozenset({"swagger", "redoc", "rapidoc", "elements", "scalar"})
+"""Where other programs have their page to try the API."""
+
+
+async def _before_request(request: Request[Any, Any, Any]) -> Redirect | None:
+    """Sends those who look for a page to ours. Raises NotFound for what else is not there: Litestar answers in HTML."""
+    await restore_method(request)
+    name = request.url.path.rstrip("/").removeprefix("/schema").removeprefix("/")
+    if name in ("", "openapi.json"):
+        return None
+    if name in _PAGES:
+        return Redirect("/docs")
+    raise NotFound("There is nothing at this address. The document is /schema/openapi.json, its page /docs.")
+
+
 def config(public_url: str | None = None) -> OpenAPIConfig:
     """`public_url`: where the document says that the API is."""
     return OpenAPIConfig(
+        openapi_router=Router("/schema", route_handlers=[], include_in_schema=False, before_request=_before_request),
         title="Handbill",
         servers=[Server(url=(public_url or "/").rstrip("/") or "/")],
         version=handbill.__version__,

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import gzip
+import re
 from hashlib import blake2b
 from typing import Any
 
 import msgspec
 from litestar import Request, Response
 
-_TYPES = {
-    "css": "text/css; charset=utf-8",
-    "html": "text/html; charset=utf-8",
-    "js": "text/javascript; charset=utf-8",
+_TYPES = {  # Litestar adds the charset to texts
+    "css": "text/css",
+    "html": "text/html",
+    "js": "text/javascript",
     "json": "application/json",
     "png": "image/png",
     "svg": "image/svg+xml",
 }
+_COMMENTS = re.compile(rb"^[ ]*(?://[^\n]*|/\*\*(?:[^*]|\*(?!/))*\*/)\n", re.M)
+"""Of our own scripts: those that have their lines to themselves."""
+_INDENTATION = re.compile(rb"^[ ]+", re.M)
 _PACKED = frozenset({"png"})
 """Kinds that gzip makes no smaller."""
 
@@ -41,11 +45,26 @@ def static(body: bytes, kind: str) -> ServedFile:
     return msgspec.structs.replace(file, compressed=gzip.compress(body, 9, mtime=0))
 
 
+def static_script(source: bytes) -> ServedFile:
+    """A script of ours, without its comments and indentation: those take a sixth of it when it is compressed."""
+    return static(_INDENTATION.sub(b"", _COMMENTS.sub(b"", source)), "js")
+
+
+def accepts_gzip(header: str) -> bool:
+    """Whether an Accept-Encoding allows gzip: by its name, else by `*`, and not with a weight of zero."""
+    weights = {}
+    for part in header.lower().split(","):
+        name, _, parameters = part.partition(";")
+        weight = parameters.partition("q=")[2].strip() or "1"
+        weights[name.strip()] = weight.strip("0.") != ""
+    return weights.get("gzip", weights.get("*", False))
+
+
 def serve(request: Request[Any, Any, Any], file: ServedFile, headers: dict[str, str]) -> Response[Any]:
     headers = {**headers, "ETag": file.etag, "Vary": "Accept-Encoding"}
     if file.etag in request.headers.get("if-none-match", ""):
         return Response(None, status_code=304, headers=headers)
-    if file.compressed is not None and "gzip" in request.headers.get("accept-encoding", ""):
+    if file.compressed is not None and accepts_gzip(request.headers.get("accept-encoding", "")):
         headers["Content-Encoding"] = "gzip"
         return Response(file.compressed, media_type=file.media_type, headers=headers)
     return Response(file.body, media_type=file.media_type, headers=headers)

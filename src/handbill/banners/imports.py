@@ -22,6 +22,7 @@ from handbill.events.service import EventsService
 from handbill.kit.clock import Clock
 from handbill.kit.errors import Invalid
 from handbill.kit.record_files import RecordFile
+from handbill.kit.report_ids import sequence_of_report
 from handbill.kit.untrusted_json import UNREADABLE
 
 CHUNK = 500
@@ -125,7 +126,8 @@ class Importer:
             raise Invalid(str(error)) from None
         received = self._clock.now_ms()
         if isinstance(sent, HistoricView):
-            return await self._view(tenant, sent, wire.timing(sent.viewed_at, received, index), line.number)
+            sequence = sequence_of_report(sent.event_id, received) or HISTORY_SEQUENCE + line.number
+            return await self._view(tenant, sent, wire.timing(sent.viewed_at, received, index), sequence)
         assert isinstance(sent, ImpressionIn | ClickIn)
         banner = await self._number(tenant, "banner", sent.bannerPublicId)
         placement = await self._number(tenant, "placement", sent.placementPublicId)
@@ -135,16 +137,16 @@ class Importer:
             shown = await self._catalogue.banner(Found(tenant, banner))
             campaign = shown.campaign_id if shown is not None else None
         time = wire.timing(sent.occurredAt, received, index)
+        sequence = sequence_of_report(sent.correlationId, received) or HISTORY_SEQUENCE + line.number
         common = (
             tenant, sent.correlationId, time.at, received, banner, placement, campaign,
             sent.userId, sent.sessionId, sent.deviceType, sent.countryCode, sent.pageUrl, (IMPORTED,),
         )  # fmt: skip
-        sequence = HISTORY_SEQUENCE + line.number
         if isinstance(sent, ClickIn):
             return Click(*common, sent.destinationUrl, sent.variant, time.micros, sequence)
         return Impression(*common, sent.referrerUrl, sent.variant, time.micros, sequence)
 
-    async def _view(self, tenant: int, sent: HistoricView, time: Timing, number: int) -> View:
+    async def _view(self, tenant: int, sent: HistoricView, time: Timing, sequence: int) -> View:
         banner_id = await self._number(tenant, "banner", sent.banner_id)
         banner = await self._catalogue.banner(Found(tenant, banner_id))
         long_enough = banner is not None and sent.view_duration_ms >= banner.z_duration_sec * 1000
@@ -153,7 +155,7 @@ class Importer:
             tenant, sent.event_id, time.at, time.received, banner_id, placement, banner.campaign_id if banner else None,
             sent.user_id, sent.session_id, None, None, None, (IMPORTED,), sent.device_id, sent.view_duration_ms,
             sent.dismissed, sent.dismissed or long_enough, None, sent.viewable, None,
-            time.micros, HISTORY_SEQUENCE + number,
+            time.micros, sequence,
         )  # fmt: skip
 
     async def _number(self, tenant: int, kind: Kind, public_id: Any) -> int:

@@ -100,7 +100,7 @@ class BannerTasks:
         event_id = sent.correlationId or job.id
         if job.name == RECORD_CLICK and not sent.destinationUrl:
             raise Unrecoverable("a click needs destinationUrl")
-        time = timing(sent.occurredAt, self._clock.now_ms())
+        time = timing(sent.occurredAt, self._clock.now_ms(), event_id=event_id)
         banner = await self._number("banner", sent.bannerId, sent.bannerPublicId, None)
         if banner is None:
             raise Unrecoverable(f"{Reason.UNKNOWN_OBJECT}: there is no such banner")

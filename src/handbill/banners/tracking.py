@@ -108,7 +108,7 @@ class Tracking:
             placement = await self._found("placement", sent.placementPublicId, found.tenant_id)
         campaign = await self._campaign(found, sent.campaignPublicId)
         token = self._token(found, sent)
-        time = wire.timing(sent.occurredAt, self._clock.now_ms(), index)
+        time = wire.timing(sent.occurredAt, self._clock.now_ms(), index, event_id=sent.correlationId)
         if time.at < time.received - _HORIZON_MS:
             raise too_old()
         await self._reporters.check_user(request, found.tenant_id, sent.userId, token)

@@ -148,7 +148,7 @@ class Views:
             return Judged(dropped)
         counted, marks = self._counts(banner, sent, marks)
         device, country = device_and_country(request, read)
-        time = wire.timing(None, received, index)
+        time = wire.timing(None, received, index, event_id=sent.event_id)
         event = View(
             found.tenant_id, sent.event_id, time.at, received, banner.id, placement, banner.campaign_id, sent.user_id,
             sent.session_id, device, country, None, marks, sent.device_id, sent.view_duration_ms, sent.dismissed,

@@ -19,6 +19,7 @@ from handbill.kit.bounds import CUSTOM_VALUE_MAX
 from handbill.kit.clock import to_us
 from handbill.kit.errors import Fault, Invalid
 from handbill.kit.faults import MOST, faults_in, unknown_names
+from handbill.kit.report_ids import sequence_of_id
 from handbill.kit.untrusted_json import UNREADABLE, check_depth, without_unstorable
 
 EventId = Annotated[str, Meta(min_length=1, max_length=200, description="Names the event: sent again, it counts once")]
@@ -340,15 +341,16 @@ class Timing(msgspec.Struct, frozen=True, gc=False):
     sequence: int
 
 
-def timing(when: datetime | None, received_ms: int, index: int = 0) -> Timing:
+def timing(when: datetime | None, received_ms: int, index: int = 0, *, event_id: str = "") -> Timing:
     """An event's times from when it happened, as sent: unless that is missing or lies in the future.
 
     `index` is its position in the request; without a time of its own it happened so many microseconds after arrival.
+    An `event_id` that is a UUIDv7 says when the event was made.
     """
     us = None if when is None else to_us(when)
     if us is None or us // 1000 > received_ms:
         us = received_ms * 1000 + index
-    return Timing(us // 1000, us % 1000, received_ms, index)
+    return Timing(us // 1000, us % 1000, received_ms, sequence_of_id(event_id, received_ms, index))
 
 
 def _refuse_unstorable(body: bytes) -> None:

@@ -7,7 +7,7 @@ import signal
 
 import typer
 
-from handbill.cli.frame import JsonFlag, run, show, table
+from handbill.cli.frame import JsonFlag, ServerJsonFlag, run, show, table
 
 alerts = typer.Typer(no_args_is_help=True, help="Alerts by webhook and e-mail: send a test message.")
 
@@ -17,7 +17,7 @@ def mount(app: typer.Typer) -> None:
     app.add_typer(alerts, name="alerts")
 
 
-def watch() -> None:
+def watch(as_json: ServerJsonFlag = False) -> None:
     """Watch api and worker processes that run by themselves and report incidents, until it is stopped."""
     from handbill import settings
     from handbill.alerts.watcher import run_watcher

@@ -35,6 +35,8 @@ WHAT_TO_DO = {
 }
 """An adapter knows that its engine is away; only here is it known where the address came from."""
 
+ServerJsonFlag = Annotated[bool, typer.Option("--json", help="Print an error as JSON, as log lines always are.")]
+
 out = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 200)
 """Wide when no terminal is there to wrap for: what is piped into grep keeps its lines."""
 

@@ -10,7 +10,7 @@ import typer
 from rich.console import Group
 from rich.markup import escape
 
-from handbill.cli.frame import JsonFlag, out, show, table, with_house
+from handbill.cli.frame import JsonFlag, show, table, with_house
 from handbill.cli.waiting import wait_until_ended
 from handbill.kit.errors import Broken
 from handbill.people.model import PersonPage
@@ -80,6 +80,7 @@ def export(
     distinct_id: str,
     tenant: TenantOption,
     file: Annotated[Path | None, typer.Option("--file", help="Write it there instead of printing it.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Say as JSON where it was written.")] = False,
 ) -> None:
     """Everything kept about the person who has this id, in every store, as JSON. The worker collects it."""
 
@@ -96,7 +97,7 @@ def export(
         print(body.decode())
     else:
         file.write_bytes(body + b"\n")
-        out.print(f"Written to {escape(str(file))}.")
+        show({"file": str(file)}, as_json, lambda: f"Written to {escape(str(file))}.")
 
 
 @people.command()

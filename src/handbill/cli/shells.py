@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from handbill.cli.frame import JsonFlag, run, show, table
+from handbill.cli.frame import JsonFlag, ServerJsonFlag, run, show, table
 from handbill.settings import Settings
 
 
@@ -39,7 +39,7 @@ def up(
     run(run_up(current, teller, lambda ready: show(ready.facts(), as_json, ready.panel)))
 
 
-def api() -> None:
+def api(as_json: ServerJsonFlag = False) -> None:
     """Serve the HTTP API until told to stop."""
     from handbill.api.server import serve
     from handbill.wiring.house import build
@@ -52,6 +52,7 @@ def worker(
     only: Annotated[
         str, typer.Option(help="Kinds of chores, separated by commas: relay, consume, jobs, cron. All by default.")
     ] = "",
+    as_json: ServerJsonFlag = False,
 ) -> None:
     """Run the chores behind the API until told to stop."""
     from handbill.wiring.house import build

@@ -16,6 +16,7 @@ from handbill.cli.frame import JsonFlag, show, table, valid, with_house
 from handbill.kit.errors import Invalid, NotFound
 
 if TYPE_CHECKING:
+    from handbill.tenants.model import KeyMade
     from handbill.wiring.house import House
 
 T = TypeVar("T")
@@ -153,7 +154,7 @@ def key_create(
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Create a key. A secret key is shown this once and never again."""
+    """Create a key. A secret key is shown this once and never again; a write key is public."""
     from handbill.tenants.model import NewKey
 
     words = [scope.strip() for scope in scopes.split(",") if scope.strip()]
@@ -161,7 +162,13 @@ def key_create(
     granted = words or (["*"] if kind == "secret" else [])
     new = valid(NewKey, kind=kind, name=name, scopes=granted, expires_at=expires_at)
     made = _of(slug, lambda house, number: house.tenants.create_key(number, new, actor=ACTOR))
-    show(made, as_json, lambda: f"{made.key}\nKeep it now: a secret key is not shown again.")
+    show(made, as_json, lambda: f"{made.key}\n{_advice(made)}")
+
+
+def _advice(made: KeyMade) -> str:
+    if made.info.kind == "secret":
+        return "Keep it now: a secret key is not shown again."
+    return "A write key is public: it goes into pages and apps, and only tracks and decides."
 
 
 @key.command("ls")

@@ -16,6 +16,8 @@
   const HORIZON_MS = 34 * DAY;
   const QUEUE_MAX = 200;
   const BATCH_MAX = 50;
+  const BATCH_BYTES = 500000;
+  const PLACEMENTS_MAX = 10;
   const ACCIDENTAL_MS = 500;
   const VIEWABLE_MS = 1000;
   const IDLE_MS = 2000;
@@ -32,10 +34,12 @@
     return { view_duration_ms: ms, dismissed: how === "dismiss" && ms >= accidentalMs };
   }
 
-  /** Send it again? Status 0: no answer. */
-  function fateOf(status, retryAfter, tries) {
+  /** Send them again? Status 0: no answer. Not understood: not Handbill's answer. */
+  function fateOf(status, retryAfter, tries, count = 1, understood = true) {
     // 401 is kept: a fresh token may come.
-    const keep = status === 0 || status >= 500 || [401, 408, 425, 429].includes(status);
+    const again = status === 0 || status >= 500 || [401, 408, 425, 429].includes(status);
+    if (status === 413 && count > 1) return { keep: true, waitMs: 0, batchMax: count >> 1 };
+    const keep = again || (!understood && status !== 413);
     if (!keep) return { keep, waitMs: 0 };
     const told = /^\d{1,9}$/.test(retryAfter || "") ? Number(retryAfter) * 1000 : 0;
     return { keep, waitMs: told ? Math.min(told, 3600000) : Math.min(1000 * 2 ** tries, 300000) };
@@ -44,8 +48,34 @@
   /** The newest that are not too old. @param {Entry[]} entries */
   function fitting(entries, now, max = QUEUE_MAX) {
     const fresh = entries.filter(({ at }) => at > now - HORIZON_MS && at < now + DAY);
-    return fresh.sort((a, b) => a.at - b.at).slice(-max);
+    return fresh.sort((a, b) => a.at - b.at || (a.key > b.key) - (a.key < b.key)).slice(-max);
   }
+
+  /** None of too many or too large; an entry that is too large goes alone. */
+  function batchesOf(entries, size, max = BATCH_MAX) {
+    const made = [];
+    let total = Infinity;
+    for (const entry of entries) {
+      total += size(entry);
+      if (total > BATCH_BYTES || made[made.length - 1].length >= max) {
+        made.push([]);
+        total = size(entry);
+      }
+      made[made.length - 1].push(entry);
+    }
+    return made;
+  }
+
+  /** The placements of each request for a decision. */
+  function partsOf(names) {
+    const parts = [names.slice(0, PLACEMENTS_MAX)];
+    for (let at = PLACEMENTS_MAX; at < names.length; at += PLACEMENTS_MAX) {
+      parts.push(names.slice(at, at + PLACEMENTS_MAX));
+    }
+    return parts;
+  }
+
+  const waitOf = (openMs, openAfterMs) => Math.max(0, openAfterMs - openMs);
 
   /** Anything unexpected is left out. @returns {Decision[]} */
   function decisionsOf(reply) {
@@ -75,7 +105,8 @@
 
   const bodyOf = {
     impression: (s) => full({ ...tracked(s, "imp_"), referrerUrl: s.referrer }),
-    click: (s, destinationUrl) => full({ ...tracked(s, "clk_"), destinationUrl }),
+    click: (s, destinationUrl, at) =>
+      full({ ...tracked(s, "clk_"), occurredAt: new Date(at).toISOString(), destinationUrl }),
     view: (s, report) =>
       full({
         banner_id: s.banner.banner_id,
@@ -101,6 +132,20 @@
       }),
   };
 
+  /** Is this Handbill's answer to so many reports? */
+  function understoodOf(status, answer, count) {
+    const it = Object(answer);
+    const text = (value) => typeof value === "string";
+    const taken = text(it.message) || Number.isInteger(it.accepted);
+    const sure = status < 300 ? taken : text(it.code) || Array.isArray(it.dropped);
+    const placed = (index) => Number.isInteger(index) && index >= 0 && index < count;
+    const known = ({ index, code, reason }) => placed(index) && text(code || reason);
+    const { data, dropped } = it;
+    const rejected = data && typeof data === "object" && !Array.isArray(data) ? data.rejected : data;
+    const fine = (list) => (list ?? null) === null || (Array.isArray(list) && list.every((one) => known(Object(one))));
+    return sure && fine(rejected) && fine(dropped);
+  }
+
   function refusedOf(status, answer) {
     const refused = [...(answer?.data?.rejected || []), ...(answer?.dropped || [])];
     const by = new Map(refused.map((it) => [it.index, it.code || it.reason]));
@@ -112,8 +157,20 @@
     return Object.fromEntries(Object.entries(body).filter(([, value]) => (value ?? null) !== null));
   }
 
-  function newId() {
+  function random() {
     return Array.from(crypto.getRandomValues(new Uint8Array(16)), (b) => b.toString(16).padStart(2, "0")).join("");
+  }
+
+  let lastMs = 0;
+  let count = 0;
+  /** A UUIDv7 that is larger than all before: reports keep their order, however often they are sent. */
+  function newId() {
+    const now = Date.now();
+    if (now > lastMs) [lastMs, count] = [now, 0];
+    else if (++count > 4095) [lastMs, count] = [lastMs + 1, 0];
+    const ms = lastMs.toString(16).padStart(12, "0");
+    const counted = "7" + count.toString(16).padStart(3, "0");
+    return [ms.slice(0, 8), ms.slice(8), counted, "8" + random().slice(29), random().slice(20)].join("-");
   }
 
   /** A browser may refuse its storage. */
@@ -171,7 +228,10 @@ font-size:1.2rem;color:inherit;background:none}button:hover{background:#0001}`;
       this.memory = {};
       this.open = new Map();
       this.waiting = new Map();
-      this.tries = this.deciding = 0;
+      this.tries = this.deciding = this.misses = 0;
+      this.max = BATCH_MAX;
+      // Reports that something in between refuses: they go alone, behind all others.
+      this.alone = new Set();
       this.listeners = [
         [root, "online", () => this.flush()],
         [root, "pagehide", () => this.leave()],
@@ -190,7 +250,7 @@ font-size:1.2rem;color:inherit;background:none}button:hover{background:#0001}`;
     }
 
     kept(name, store) {
-      const id = this.memory[name] || (!this.quiet && store.get("hb-" + name)) || newId();
+      const id = this.memory[name] || (!this.quiet && store.get("hb-" + name)) || random();
       if (!this.quiet) store.set("hb-" + name, id);
       return (this.memory[name] = id);
     }
@@ -203,15 +263,16 @@ font-size:1.2rem;color:inherit;background:none}button:hover{background:#0001}`;
       return this.kept("session", this.session);
     }
 
-    /** Whatever goes wrong, the list is empty.
+    /** Any number of placements. Whatever goes wrong, the list is empty.
      * @param {{placements?: string[], limit?: number}} [ask] @returns {Promise<Decision[]>} */
     async decide(ask = {}) {
-      let decisions = [];
+      const decisions = [];
       let error;
       this.deciding++;
-      const early = (this.options.openAfterMs || 0) - performance.now();
-      if (early > 0) await new Promise((resolve) => setTimeout(resolve, early));
+      const early = waitOf(performance.now(), this.options.openAfterMs || 0);
+      if (early) await new Promise((resolve) => setTimeout(resolve, early));
       try {
+        if (this.stopped) throw new Error("stopped");
         const context = {
           url: bare(root.location.href),
           referrer: bare(document.referrer),
@@ -221,13 +282,16 @@ font-size:1.2rem;color:inherit;background:none}button:hover{background:#0001}`;
           ...this.options.context,
         };
         const who = { user_id: this.user || this.device, session_id: this.visit, device_id: this.device };
-        const body = full({ ...who, ...ask, context: full(context) });
         const signal = AbortSignal.timeout(this.options.timeoutMs || 3000);
-        const reply = await this.post("/v1/decide", body, { signal, keepalive: false });
-        if (!reply.ok) throw new Error("HTTP " + reply.status);
-        const json = await reply.json();
-        this.shownTo = typeof json.user_id === "string" ? json.user_id : body.user_id;
-        decisions = decisionsOf(json).map((one) => ({ ...one, user_id: this.shownTo }));
+        for (const some of partsOf(ask.placements || [])) {
+          const placements = some.length ? some : null;
+          const body = full({ ...who, ...ask, placements, context: full(context) });
+          const reply = await this.post("/v1/decide", body, { signal, keepalive: false });
+          if (!reply.ok) throw new Error("HTTP " + reply.status);
+          const json = await reply.json();
+          this.shownTo = typeof json.user_id === "string" ? json.user_id : body.user_id;
+          decisions.push(...decisionsOf(json).map((one) => ({ ...one, user_id: this.shownTo })));
+        }
       } catch (problem) {
         error = String(problem);
       }
@@ -242,19 +306,17 @@ font-size:1.2rem;color:inherit;background:none}button:hover{background:#0001}`;
       if (!this.timer) this.flush();
     }
 
-    /** Fill every slot, ten by one decision. */
+    /** Fill every slot. */
     async start() {
       const slots = [...document.querySelectorAll("[data-handbill]")];
       const names = slots.map((slot) => slot.dataset.handbill);
-      const many = slots.length > 10;
+      if (!slots.length) return;
+      const many = slots.length > PLACEMENTS_MAX;
       const places = many ? [...new Set(names)] : names;
       const count = (name) => names.filter((it) => it === name).length;
       const limit = many ? Math.min(20, Math.max(...places.map(count))) : 1;
-      const found = [];
-      for (let at = 0; at < places.length; at += 10) {
-        const decisions = await this.decide({ placements: places.slice(at, at + 10), limit });
-        decisions.forEach((one, n) => (found[at + n] = { ...one, banners: [...one.banners] }));
-      }
+      const decisions = await this.decide({ placements: places, limit });
+      const found = decisions.map((one) => ({ ...one, banners: [...one.banners] }));
       slots.forEach((slot, at) => {
         const one = found[many ? places.indexOf(names[at]) : at];
         if (one) this.present(slot, { ...one, banners: one.banners.splice(0, 1) });
@@ -402,7 +464,7 @@ font-size:1.2rem;color:inherit;background:none}button:hover{background:#0001}`;
 
     /** @param {Showing} showing */
     click(showing, destination) {
-      const sent = this.report("click", bodyOf.click(showing, destination));
+      const sent = this.report("click", bodyOf.click(showing, destination, Date.now()));
       this.beacon();
       return sent;
     }
@@ -461,12 +523,14 @@ font-size:1.2rem;color:inherit;background:none}button:hover{background:#0001}`;
     report(kind, body) {
       if (this.quiet) return Promise.resolve("off");
       const at = Date.now();
-      const key = this.prefix + at.toString(36) + newId();
+      const key = this.prefix + newId();
       this.local.set(key, JSON.stringify({ kind, body, at }));
       const settled = new Promise((resolve, reject) => this.waiting.set(key, { resolve, reject }));
       settled.catch(() => {});
       this.tell("report", { kind, body });
-      this.flush();
+      // The server asked for patience, or is away.
+      if (this.timer) this.settle({ key }, true);
+      else this.flush();
       return settled;
     }
 
@@ -488,15 +552,14 @@ font-size:1.2rem;color:inherit;background:none}button:hover{background:#0001}`;
     /** With a user's token another user's views must wait. */
     requests() {
       const by = { impression: [], click: [], view: [], event: [] };
+      const alone = [];
       for (const entry of this.queued()) {
         const foreign = this.token && entry.kind === "view" && entry.body.user_id !== (this.shownTo || this.user);
-        if (by[entry.kind] && !foreign) by[entry.kind].push(entry);
+        if (by[entry.kind] && !foreign) (this.alone.has(entry.key) ? alone : by[entry.kind]).push(entry);
       }
-      const made = [];
-      for (const [kind, all] of Object.entries(by)) {
-        while (all.length) made.push(this.request(kind, all.splice(0, BATCH_MAX)));
-      }
-      return made;
+      const size = ({ body }) => JSON.stringify(body).length;
+      const batches = Object.values(by).flatMap((all) => batchesOf(all, size, this.max));
+      return [...batches, ...alone.map((one) => [one])].map((some) => this.request(some[0].kind, some));
     }
 
     request(kind, entries) {
@@ -514,12 +577,12 @@ font-size:1.2rem;color:inherit;background:none}button:hover{background:#0001}`;
       this.timer = clearTimeout(this.timer);
       if (this.busy || blocked()) return;
       this.busy = true;
-      let wait = 0;
+      let wait = (this.misses = 0);
       try {
         for (let sent = true; sent && !wait; ) {
           sent = false;
           for (const request of this.requests()) {
-            if (blocked()) break;
+            if (blocked() || this.misses > 2) break;
             wait = Math.max(wait, await this.send(request));
             sent = true;
           }
@@ -528,18 +591,25 @@ font-size:1.2rem;color:inherit;background:none}button:hover{background:#0001}`;
         this.busy = false;
       }
       this.tries = wait ? this.tries + 1 : 0;
-      if (wait && !this.stopped) this.timer = setTimeout(() => this.flush(), wait * (1 + Math.random() / 2));
+      if (!wait || this.stopped) return;
+      this.timer = setTimeout(() => this.flush(), wait * (1 + Math.random() / 2));
+      for (const key of this.waiting.keys()) this.settle({ key }, true);
     }
 
     async send({ kind, entries, path, body }) {
       const reply = await this.post(path, body).catch(() => null);
       const answer = await reply?.json().catch(() => null);
       const status = reply?.status || 0;
-      const fate = fateOf(status, reply?.headers.get("retry-after"), this.tries);
+      const understood = understoodOf(status, answer, entries.length);
+      const fate = fateOf(status, reply?.headers.get("retry-after"), this.tries, entries.length, understood);
+      this.max = fate.batchMax || BATCH_MAX;
+      this.misses = understood || fate.batchMax ? 0 : this.misses + 1;
+      const refused = fate.waitMs && !understood && status >= 400 && status < 500;
+      for (const { key } of entries) this.alone[refused ? "add" : "delete"](key);
       const { by, all } = refusedOf(status, answer);
       entries.forEach((entry, index) => {
         if (!fate.keep) this.local.drop(entry.key);
-        this.settle(entry, fate.keep, by.get(index) || all);
+        if (!fate.batchMax) this.settle(entry, fate.keep, by.get(index) || all);
       });
       this.tell("sent", { kind, status, count: entries.length });
       return fate.waitMs;
@@ -611,7 +681,8 @@ font-size:1.2rem;color:inherit;background:none}button:hover{background:#0001}`;
     return address.split(/[?#]/)[0].slice(0, 2000) || null;
   }
 
-  Handbill.rules = { reportOf, fateOf, fitting, decisionsOf, bodyOf, refusedOf, HORIZON_MS, BATCH_MAX };
+  Handbill.rules = { reportOf, fateOf, fitting, decisionsOf, bodyOf, refusedOf, understoodOf };
+  Object.assign(Handbill.rules, { batchesOf, partsOf, waitOf, newId, HORIZON_MS, BATCH_MAX, BATCH_BYTES });
   if (typeof module === "object") module.exports = Handbill;
   else root.Handbill = Handbill;
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-import uuid
 from enum import StrEnum
 from typing import Any, Literal
 
 import msgspec
+
+from handbill.client.ids import new_id
 
 Kind = Literal["impression", "view", "click", "event"]
 How = Literal["timer", "dismiss", "leave"]
@@ -56,7 +57,7 @@ class Moment(msgspec.Struct, frozen=True):
 
     @classmethod
     def now(cls, user: str | None = None, device: str | None = None, **context: Any) -> Moment:
-        return cls(uuid.uuid4().hex, time.time_ns() // 1_000_000, user, device, context)
+        return cls(new_id(), time.time_ns() // 1_000_000, user, device, context)
 
 
 class Decision(msgspec.Struct, frozen=True):
@@ -69,7 +70,7 @@ class Decision(msgspec.Struct, frozen=True):
     def showing(self, banner: Banner, *, user: str, session: str | None = None, device: str | None = None) -> Showing:
         """A showing that begins now."""
         now = time.time_ns() // 1_000_000
-        return Showing(uuid.uuid4().hex, banner, self.placement_id, user, session, device, now)
+        return Showing(new_id(), banner, self.placement_id, user, session, device, now)
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -80,10 +81,14 @@ class Report(msgspec.Struct, frozen=True):
 
 
 class Fate(msgspec.Struct, frozen=True):
-    """Whether a report is sent again, and after how long at the earliest."""
+    """Whether a report is sent again, and after how long at the earliest.
+
+    With `batch_max` its batch was too large: it is sent again at once, in batches of so many.
+    """
 
     keep: bool
     wait_ms: int
+    batch_max: int | None = None
 
 
 class State(StrEnum):

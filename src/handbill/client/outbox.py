@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import threading
 import time
@@ -15,11 +17,24 @@ from handbill.client.model import Kind
 from handbill.client.rules import fitting
 
 _SLACK = 1_000
+_PAUSE_MS = 1_000
+"""Between two tries to write a file that could not be written."""
 _UNENCODABLE = (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError)
+
+
+_log = logging.getLogger("handbill.client")
 
 
 class NotJson(ValueError):
     """A report holds a value that JSON has no form for."""
+
+
+def encoded(body: dict[str, Any]) -> bytes:
+    """Raises NotJson."""
+    try:
+        return msgspec.json.encode(body)
+    except _UNENCODABLE as error:
+        raise NotJson(str(error)) from error
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -42,6 +57,11 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def _write_whole(fd: int, data: bytes) -> None:
+    if os.write(fd, data) < len(data):
+        raise OSError("only a part of a line was written")
+
+
 class Outbox:
     """`Outbox("reports.jsonl")` keeps reports over a restart; `Outbox()` in memory. Past `limit` the oldest give way.
 
@@ -59,6 +79,9 @@ class Outbox:
         self._lines = 0
         self._next = 1
         self._fd: int | None = None
+        self._is_behind = False
+        """The file lacks something that is in memory."""
+        self._retry_at = 0
         if self._path is not None:
             self._read(self._path)
             self._rewrite(self._path)
@@ -66,7 +89,7 @@ class Outbox:
     def put(self, kind: Kind, body: dict[str, Any]) -> int:
         """Keep a report as it is now; gives its number. Raises NotJson, and keeps nothing, if it cannot be sent."""
         try:
-            kept = msgspec.json.decode(msgspec.json.encode(body))
+            kept = msgspec.json.decode(encoded(body))
         except _UNENCODABLE as error:
             raise NotJson(str(error)) from error
         with self._lock:
@@ -87,7 +110,18 @@ class Outbox:
         with self._lock:
             self._forget(ids)
 
+    @property
+    def has_file(self) -> bool:
+        """Whether reports outlive the process."""
+        return self._path is not None
+
     def close(self) -> None:
+        if self._is_behind and self._path is not None:
+            with contextlib.suppress(OSError):
+                self._rewrite(self._path)
+        self._close()
+
+    def _close(self) -> None:
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
@@ -108,18 +142,29 @@ class Outbox:
             self._write(_Line(done=gone))
 
     def _write(self, line: _Line) -> None:
+        """A disk that cannot be written to costs no report: they stay in memory, and the file is made again later."""
         if self._fd is None or self._path is None:
             return
-        os.write(self._fd, msgspec.json.encode(line) + b"\n")
-        self._lines += 1
-        if self._lines > 2 * len(self._entries) + _SLACK:
-            self._rewrite(self._path)
+        if self._is_behind and self._clock() < self._retry_at:
+            return
+        data = msgspec.json.encode(line) + b"\n"
+        try:
+            if self._is_behind or self._lines > 2 * len(self._entries) + _SLACK:
+                self._rewrite(self._path)
+            else:
+                _write_whole(self._fd, data)
+        except OSError as error:
+            if not self._is_behind:
+                _log.error("the file of waiting reports cannot be written; they stay in memory: %s", error)
+            self._is_behind, self._retry_at = True, self._clock() + _PAUSE_MS
+        else:
+            self._lines += 1
 
     def _read(self, path: Path) -> None:
         for raw in path.read_bytes().splitlines() if path.exists() else ():
             try:
                 line = msgspec.json.decode(raw, type=_Line)
-            except msgspec.DecodeError:
+            except _UNENCODABLE:
                 continue
             if line.put is not None:
                 self._entries[line.put.id] = line.put
@@ -129,9 +174,9 @@ class Outbox:
 
     def _rewrite(self, path: Path) -> None:
         """Only what waits, in a new file that takes the old one's place in one step."""
-        self.close()
         fresh = path.with_name(path.name + ".new")
         fresh.write_bytes(b"".join(msgspec.json.encode(_Line(put=one)) + b"\n" for one in self._entries.values()))
+        opened = os.open(fresh, os.O_WRONLY | os.O_APPEND)
         fresh.replace(path)
-        self._lines = len(self._entries)
-        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND)
+        self._close()
+        self._fd, self._lines, self._is_behind = opened, len(self._entries), False

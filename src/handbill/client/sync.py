@@ -27,13 +27,16 @@ class Client:
         token: str | None = None,
         outbox: Outbox | None = None,
         timeout_s: float = 3.0,
+        open_after_s: float = 0.0,
     ) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="handbill-client", daemon=True)
         self._thread.start()
 
         async def build() -> AsyncClient:
-            made = AsyncClient(url, write_key=write_key, token=token, outbox=outbox, timeout_s=timeout_s)
+            made = AsyncClient(
+                url, write_key=write_key, token=token, outbox=outbox, timeout_s=timeout_s, open_after_s=open_after_s
+            )
             return await made.__aenter__()
 
         self._client = self._run(build())
@@ -117,8 +120,8 @@ class Client:
     def alias(self, distinct_id: str, other: str, *, send: bool = True) -> Outcome:
         return self._run(self._client.alias(distinct_id, other, send=send))
 
-    def flush(self) -> dict[int, Outcome]:
-        return self._run(self._client.flush())
+    def flush(self, timeout_s: float | None = None) -> dict[int, Outcome]:
+        return self._run(self._client.flush(timeout_s))
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()

@@ -87,7 +87,7 @@ class StillBad(Exception):
 
 class DeadLetters:
     def __init__(
-        self, database: Database, edge: Edge, clock: Clock, audit: Audit | None = None,
+        self, database: Database, edge: Edge, clock: Clock, audit: Audit,
         breaker: Guard | None = None, *, patience_s: float = 60.0,
     ) -> None:  # fmt: skip
         self._database = database
@@ -175,7 +175,7 @@ class DeadLetters:
     async def _drop_portion(self, tenant_id: int, chosen: Chosen, last: UUID, actor: str) -> int:
         async with self._database.worker() as tx:
             dropped = await self._reader.drop_parked(tx, tenant_id, chosen.reason, chosen.ids, last, DROPPED_AT_ONCE)
-            if self._audit is not None and dropped:
+            if dropped:
                 detail = {"reason": chosen.reason, "events": dropped}
                 await self._audit.write(
                     tx, tenant_id, actor=actor, action="parked.drop", object="parked events", before=detail
@@ -313,7 +313,7 @@ class DeadLetters:
         if not done.sent and not done.shipped:
             return
         _log.info("parked-replayed", events=done.sent, shipped=done.shipped, failed=done.failed, stopped=done.stopped)
-        if self._audit is None or chosen.tenant is None:
+        if chosen.tenant is None:
             return
         async with self._database.worker() as tx:
             await self._audit.write(

@@ -5,9 +5,11 @@ from __future__ import annotations
 import platform
 import shutil
 import stat
+import sys
 import time
 from collections.abc import Awaitable, Callable
 from datetime import datetime
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
@@ -17,14 +19,16 @@ import msgspec
 from handbill import __version__
 from handbill.infra import migrations, sqlfiles
 from handbill.infra.clickhouse import ClickHouse
+from handbill.infra.geo import FRESH_S, Countries
 from handbill.infra.postgres import Database
 from handbill.infra.postgres.urls import APP_ROLE, WORKER_ROLE
 from handbill.infra.redis import Redis
 from handbill.infra.safe_http import is_loopback_url
 from handbill.kit.errors import Busy, HandbillError
+from handbill.ops import packages
 from handbill.settings import Settings
 from handbill.wiring import addresses
-from handbill.wiring.house import postgres_urls
+from handbill.wiring.house import country_file, postgres_urls
 
 S = sqlfiles.load("handbill.ops")
 
@@ -52,7 +56,8 @@ class Finding(msgspec.Struct, frozen=True):
 
 async def examine(settings: Settings) -> list[Finding]:
     """Every finding, the good ones too. Nothing is changed, and an engine that is away fails only its own lines."""
-    found = [versions(), *home(settings), disk(settings), public_url(settings)]
+    found = [versions(), *home(settings), disk(settings), public_url(settings), *countries(settings)]
+    found += unused_packages()
     known = addresses.resolve(settings, need=())
     absent = addresses.missing(known)
     if absent:
@@ -149,6 +154,37 @@ def public_url(settings: Settings) -> Finding:
     if "." not in host and ":" not in host:
         return Finding("warn", subject, f"{host} is a name of your own network only", "Use a public name.")
     return Finding("ok", subject, url)
+
+
+def unused_packages() -> list[Finding]:
+    """Only where there are any: the pinned files of a clone leave them out, an installed wheel cannot."""
+    found = packages.unused(distributions())
+    if not found:
+        return []
+    names = sorted(each.metadata["Name"] for each in found)
+    detail = f"{', '.join(names)}: {sum(map(packages.size, found)) / 1e6:.0f} MB that nothing here uses"
+    advice = f"If nothing of yours does either: {sys.executable} -m pip uninstall {' '.join(names)}"
+    return [Finding("ok", "packages", detail, advice)]
+
+
+def countries(settings: Settings) -> list[Finding]:
+    """The country database, where one is configured: without it no country is known, and nothing else says so."""
+    path = country_file(settings)
+    if path is None:
+        return []
+    is_fetched = settings.banners.geo_file is None
+    if not path.exists():
+        what = "has not been fetched: no event and no decision has a country" if is_fetched else "is not there"
+        setting = "URL" if is_fetched else "FILE"
+        advice = f"Check HANDBILL_BANNERS__GEO_{setting}" + (" and `geo-` lines in the log." if is_fetched else ".")
+        return [Finding("warn", "countries", f"{path} {what}", advice)]
+    if not Countries(path).load():
+        return [Finding("warn", "countries", f"{path} is no country database", "Replace it by an MMDB file.")]
+    age_s = time.time() - path.stat().st_mtime
+    detail = f"{path}, {age_s / 86_400:.0f} days old"
+    if is_fetched and age_s > 2 * FRESH_S:
+        return [Finding("warn", "countries", detail, "It is not fetched any more: check HANDBILL_BANNERS__GEO_URL.")]
+    return [Finding("ok", "countries", detail)]
 
 
 async def _postgres(settings: Settings, clocks: dict[str, float]) -> list[Finding]:

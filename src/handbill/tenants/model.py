@@ -26,6 +26,7 @@ Password = Annotated[str, Meta(min_length=10, max_length=1024)]
 SESSION_COOKIE = "handbill_session"
 BROWSER_COOKIE = "handbill_browser"
 """Says that this browser logged in before; it opens nothing."""
+WRITE_KEY_PREFIX = "hbw_"
 SECRET_KEY_PREFIX = "hbs_"  # noqa: S105 - a prefix, not a password
 
 CHANGES = "handbill:tenants"

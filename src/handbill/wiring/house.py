@@ -288,7 +288,7 @@ def _banners(house: House) -> BannersService:
             token_key=secrets.derived(house.settings, "decision tokens"),
             token_ttl_s=given.token_ttl_s,
             decisions_per_minute=given.decisions_per_minute,
-            geo_file=_geo_file(house.settings),
+            geo_file=country_file(house.settings),
             geo_url=geo_url,
             geo_insecure=geo_insecure,
             clicks=PublicUrl(house.settings.api.public_url).link_or_path(CLICKS),
@@ -344,7 +344,7 @@ def _contacts(house: House) -> ContactsService:
     )  # fmt: skip
 
 
-def _geo_file(settings: Settings) -> Path | None:
+def country_file(settings: Settings) -> Path | None:
     """The operator's own file, which is never overwritten, or the place in the home for one that is fetched."""
     given = settings.banners
     if given.geo_file:

@@ -53,6 +53,7 @@ from handbill.events.model import IMPORTED
 from handbill.events.reasons import Reason
 from handbill.kit.fast import FastRequest
 from handbill.kit.forms import parse_form
+from handbill.kit.report_ids import sequence_of_report
 from handbill.kit.untrusted_json import UNREADABLE
 
 PATH = "/v1/events"
@@ -228,7 +229,7 @@ def captured(desk: Desk, sent: EventIn, index: int, warned: Warned) -> CapturedE
         lib,
         marks,
         at % 1000,
-        desk.time.first_sequence + index,
+        sequence_of_report(sent.event_id or "", desk.received) or desk.time.first_sequence + index,
     )
 
 

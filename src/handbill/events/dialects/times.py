@@ -16,11 +16,10 @@ import msgspec
 from handbill.events.dialects.canon import Refused
 from handbill.events.model import HISTORY_SEQUENCE
 from handbill.events.reasons import Reason
+from handbill.kit.report_ids import SEQUENCE_STEP
 
 FUTURE_MS = 23 * 3_600_000
 """A client's zone mistaken for UTC explains up to 14 hours; more than this is no time at all."""
-SEQUENCE_STEP = 16_384
-"""The positions that one request has; every dialect takes fewer events at a time."""
 LATENCY_MS = 30_000
 AHEAD_MS = 2_000
 CORRECTION_MS = 10_000

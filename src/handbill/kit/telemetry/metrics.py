@@ -5,12 +5,14 @@ A tenant label is the internal number, and only where few tenants can appear; te
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, disable_created_metrics
 from prometheus_client import Counter as _Counter
 from prometheus_client import Gauge as _Gauge
 from prometheus_client import Histogram as _Histogram
 
 REGISTRY = CollectorRegistry(auto_describe=True)
+# When each series began: a tenth of all lines, which no rule and no dashboard reads.
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
 SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 SIZES = (1.0, 2.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0, 2500.0, 5000.0, 10000.0)
