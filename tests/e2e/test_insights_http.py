@@ -87,7 +87,7 @@ async def test_questions_and_their_tables(desk: Desk, clickhouse: ClickHouse, te
 
     asked: dict[str, Any] = {**RANGE, "series": [{"event": "view"}, {"measure": "sum", "of": "amount"}], "filters": []}
     trends = (await api("POST", f"{V1}/trends", key=mine, json=asked)).json()
-    assert [line["figures"] for line in trends["lines"]] == [[1.0, 1.0], [5.0, 0.0]]
+    assert json.dumps([line["figures"] for line in trends["lines"]]) == "[[1, 1], [5.0, 0.0]]"
     asked |= {"breakdown": {"property": "plan"}, "series": [{"event": "view"}]}
     reply = await api("POST", f"{V1}/trends.csv", key=mine, json=asked)
     assert reply.headers["content-type"].startswith("text/csv")

@@ -21,6 +21,8 @@ MOST_POINTS = 1_000
 MOST_DAYS = 800
 MOST_PERIODS = 60
 MOST_MEMBERS = 10_000
+MOST_LEVELS = 10
+"""Names in the path of a nested property."""
 SEARCH_DAYS = 90
 EXPORT_ROWS = 100_000
 
@@ -49,6 +51,13 @@ def _plain(*texts: str | None) -> None:
             raise ValueError("a text holds a character that no event can hold")
 
 
+def path_of(name: str) -> tuple[str, ...]:
+    """The names that lead to a nested property, `$context.campaign.source` to three; none where `name` is no path: it has
+    no dot, an empty part, or more than 10 parts."""
+    parts = tuple(name.split("."))
+    return parts if 1 < len(parts) <= MOST_LEVELS and all(parts) else ()
+
+
 def _check_value(op: str, value: Value) -> None:
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if op in _NUMERIC and not number:
@@ -62,7 +71,11 @@ def _check_value(op: str, value: Value) -> None:
 
 
 class Field(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Something an event says: one of its properties, or one of its columns."""
+    """Something an event says: one of its properties, or one of its columns.
+
+    A property is named as the event has it. With dots, and in events that have no property of that very name, it is the
+    way into objects: `$context.campaign.source`.
+    """
 
     property: Word | None = None
     column: Column | None = None
@@ -76,7 +89,8 @@ class Field(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Filter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Text and booleans compare as text; numbers as numbers, also with a property that was sent as text.
 
-    `is_not`, `not_in` and `not_contains` hold for an event that does not say it at all.
+    `is_not`, `not_in` and `not_contains` hold for an event that does not say it at all. A property with dots is looked
+    for by its whole name, then as a path into objects.
     """
 
     op: Op
@@ -206,7 +220,7 @@ class Group(msgspec.Struct, frozen=True):
 class Line(msgspec.Struct, frozen=True):
     """One series for one group: a figure for each point of `points`, and one for the whole range.
 
-    Where nothing was measured, counts and sums are 0 and every other figure is null. `unidentified`, for the measure
+    Counts and people are whole numbers. Where nothing was measured, counts and sums are 0 and every other figure is null. `unidentified`, for the measure
     `people`: events that named no user, session or device. They are in no figure of people; null for other measures.
     """
 
@@ -249,7 +263,7 @@ class Step(msgspec.Struct, frozen=True):
     of_previous: float | None
     """Their part of those at the step before, from 0 to 1; 1 at the first step; null where nobody was there."""
     median_s: float | None
-    """The median time from the step before, in seconds; null where there is none."""
+    """The median time from the step before, in seconds, over each person's longest way through; null where there is none."""
 
 
 class FunnelLine(msgspec.Struct, frozen=True):
