@@ -243,7 +243,7 @@ def said(event: Happened, field: Field) -> Any:
 
 
 def property_of(properties: dict[str, Any], name: str) -> Any:
-    """By its own name if the event has it, null or not; else through objects, at most ten, none of them without a name."""
+    """By its own name if the event has it, null or not; else through objects, at most ten, each with a name."""
     if name in properties or not 1 < len(name.split(".")) <= 10 or "" in name.split("."):
         return properties.get(name)
     value: Any = properties

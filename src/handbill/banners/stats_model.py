@@ -10,6 +10,7 @@ import msgspec
 
 from handbill.banners.suspicion import Suspected
 from handbill.banners.uniques import UniquePeople
+from handbill.kit.read_waits import Completeness, Until
 
 MOST_ROWS = 10_000
 MOST_DAYS = 800
@@ -47,6 +48,11 @@ class StatsQuery(msgspec.Struct, frozen=True):
         """Where it is answered from."""
         filtered = self.variants or self.countries or self.devices or self.pages
         return "events" if filtered or not set(OF_EVENTS).isdisjoint(self.by) else "counters"
+
+    @property
+    def until(self) -> Until:
+        """What a read with `wait` waits for."""
+        return "exported" if self.uniques or self.source == "events" else "counted"
 
 
 class StatsRow(msgspec.Struct, frozen=True):
@@ -121,7 +127,7 @@ class MissingEvents(msgspec.Struct, frozen=True):
     """How many events of that day the event store lacks."""
 
 
-class StatsAnswer(msgspec.Struct, frozen=True):
+class StatsAnswer(Completeness, frozen=True):
     """The rows, their sum, and how fresh they are: events accepted later than `fresh_at` may still be missing.
 
     `source`: `counters`, or `events` for a question by variant, country, device or page. `missing`, of `events` only:

@@ -7,12 +7,11 @@ from datetime import date, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-import msgspec
-
 from handbill.events.correction_store import CorrectionStore
 from handbill.events.dead import DeadLetters, Guard
 from handbill.events.edge import Edge, Stalled
 from handbill.events.key_lookup import KeyLookup
+from handbill.events.lane_progress import LaneCursors, LaneProgress
 from handbill.events.model import HORIZON_DAYS, KINDS, Event, key
 from handbill.events.parked_model import Chosen, DropReport, OnFailure, ParkedRequest, Replayed, ReplayOptions
 from handbill.events.parked_requests import ParkedRequests
@@ -25,10 +24,11 @@ from handbill.infra.state import StateTable
 from handbill.jobs.service import Outbox
 from handbill.kit.clock import Clock, SystemClock
 from handbill.kit.ids import Ids
+from handbill.kit.read_waits import Completeness
 from handbill.tenants.service import Audit
 
 __all__ = [
-    "STATE", "Chosen", "Drop", "DropReport", "EventsService", "Explanation", "LostBatch", "OnFailure", "Outcome",
+    "STATE", "Chosen", "Drop", "DropReport", "EventsService", "Explanation", "LaneCursors", "LaneProgress", "LostBatch", "OnFailure", "Outcome",
     "ParkedRequest", "ParkedRequests", "ParkedRow", "ReplayOptions", "Replayed", "StoredEvents",
 ]  # fmt: skip
 
@@ -47,7 +47,7 @@ CORRECTIONS_AT_ONCE = 5_000
 """Corrections that one statement deletes."""
 
 
-class Explanation(msgspec.Struct, frozen=True):
+class Explanation(Completeness, frozen=True):
     """Where an event went. `outcome` is counted, counted_apart (marked, e.g. as a bot's), not_counted (a view that was
     too short), stored (whether it counted is not known yet), parked, waiting or unknown. `counted_at`: when it came in.
     """

@@ -12,6 +12,8 @@ from uuid import UUID
 import msgspec
 from msgspec import Meta, field
 
+from handbill.kit.read_waits import Completeness
+
 MOST_SERIES = 8
 MOST_FILTERS = 20
 MOST_VALUES = 100
@@ -52,8 +54,8 @@ def _plain(*texts: str | None) -> None:
 
 
 def path_of(name: str) -> tuple[str, ...]:
-    """The names that lead to a nested property, `$context.campaign.source` to three; none where `name` is no path: it has
-    no dot, an empty part, or more than 10 parts."""
+    """The names that lead to a nested property, `$context.campaign.source` to three. None where `name` is no path: without
+    a dot, with an empty part, or with more than 10 parts."""
     parts = tuple(name.split("."))
     return parts if 1 < len(parts) <= MOST_LEVELS and all(parts) else ()
 
@@ -220,8 +222,9 @@ class Group(msgspec.Struct, frozen=True):
 class Line(msgspec.Struct, frozen=True):
     """One series for one group: a figure for each point of `points`, and one for the whole range.
 
-    Counts and people are whole numbers. Where nothing was measured, counts and sums are 0 and every other figure is null. `unidentified`, for the measure
-    `people`: events that named no user, session or device. They are in no figure of people; null for other measures.
+    Counts and people are whole numbers. Where nothing was measured, counts and sums are 0 and every other figure is
+    null. `unidentified`, for the measure `people`: events that named no user, session or device. They are in no figure
+    of people; null for other measures.
     """
 
     series: int
@@ -241,7 +244,7 @@ class Line(msgspec.Struct, frozen=True):
     """For `people`: events of the whole range without user, session or device; else null."""
 
 
-class Trends(msgspec.Struct, frozen=True):
+class Trends(Completeness, frozen=True):
     """`points` are the first moments of the intervals; the first one may begin inside its week or month."""
 
     points: list[datetime]
@@ -263,7 +266,7 @@ class Step(msgspec.Struct, frozen=True):
     of_previous: float | None
     """Their part of those at the step before, from 0 to 1; 1 at the first step; null where nobody was there."""
     median_s: float | None
-    """The median time from the step before, in seconds, over each person's longest way through; null where there is none."""
+    """The median time from the step before on each person's way through, in seconds; null where there is none."""
 
 
 class FunnelLine(msgspec.Struct, frozen=True):
@@ -272,7 +275,7 @@ class FunnelLine(msgspec.Struct, frozen=True):
     """How many people came to each step."""
 
 
-class Funnel(msgspec.Struct, frozen=True):
+class Funnel(Completeness, frozen=True):
     """`unidentified`: for each step, events that match it and named no user, session or device; no person has them."""
 
     lines: list[FunnelLine]
@@ -302,7 +305,7 @@ class UnidentifiedEvents(msgspec.Struct, frozen=True):
     """Such events among those with which people come back."""
 
 
-class Retention(msgspec.Struct, frozen=True):
+class Retention(Completeness, frozen=True):
     cohorts: list[Cohort]
     """One row for each period in which people began."""
     period: Period
@@ -350,6 +353,15 @@ class EventRow(msgspec.Struct, frozen=True):
     """The event's key in the event store, as hexadecimal digits; of two events with one id it tells which is which."""
 
 
+class EventPage(Completeness, frozen=True):
+    """One piece of a list of events. `next` is the cursor of the following piece, or null at the end."""
+
+    items: list[EventRow]
+    """The events, newest first."""
+    next: str | None = None
+    """What to give as `cursor` for the following events; null: there are no more."""
+
+
 class Stored(msgspec.Struct, frozen=True):
     """Is the event in the event store? `state` is shipped, not_yet, or away (the store did not answer)."""
 
@@ -359,7 +371,7 @@ class Stored(msgspec.Struct, frozen=True):
     """The event as it is stored; null: it is not, or not known."""
 
 
-class Whereabouts(msgspec.Struct, frozen=True):
+class Whereabouts(Completeness, frozen=True):
     """Where an event went, from acceptance to the event store. `outcome` is counted, counted_apart, not_counted, stored
     (whether it counted is not known yet), parked, waiting or unknown."""
 
