@@ -144,7 +144,7 @@ class StatsAnswer(Completeness, frozen=True):
     """Events accepted later than this may still be missing."""
     days: list[DayState]
     """How settled each UTC day of the range is."""
-    suspected: list[Suspected] | None = []
+    suspected: list[Suspected] | None = msgspec.field(default_factory=list)
     """Events marked as doubtful when their day was counted, by reason; null where it cannot be worked out."""
     uniques: UniquePeople | None = None
     """How many different people; null unless asked for."""
@@ -152,5 +152,5 @@ class StatsAnswer(Completeness, frozen=True):
     """Where the figures come from: the counters, or the stored events."""
     complete_from: date | None = None
     """Days from this UTC day on miss no event, that of `fresh_at` aside; null where no day misses any."""
-    missing: list[MissingEvents] = []
+    missing: list[MissingEvents] = msgspec.field(default_factory=list)
     """Of `events` only: how many events were counted and are not in the event store, by day."""

@@ -55,7 +55,7 @@ class LaneProgress:
         return LaneCursors(counted, {lane: cursor for lane, (cursor, _) in unexported.items()})
 
     async def reachable(self, ends: Ends, cursors: LaneCursors) -> dict[str, str]:
-        """The same ends, where nothing is behind the cursor the cursor: an end may be a mark that keeps the ids growing."""
+        """The ends; of lanes with nothing behind it, the cursor. An end may be a mark that keeps ids growing."""
         behind = cursors.uncounted(ends)
         lags = await asyncio.gather(*(self._journal.lag(lane, _begin(cursors, lane)) for lane in behind))
         empty = {lane for lane, lag in zip(behind, lags, strict=True) if not lag.events}

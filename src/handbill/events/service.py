@@ -7,6 +7,8 @@ from datetime import date, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+import msgspec
+
 from handbill.events.correction_store import CorrectionStore
 from handbill.events.dead import DeadLetters, Guard
 from handbill.events.edge import Edge, Stalled
@@ -28,8 +30,9 @@ from handbill.kit.read_waits import Completeness
 from handbill.tenants.service import Audit
 
 __all__ = [
-    "STATE", "Chosen", "Drop", "DropReport", "EventsService", "Explanation", "LaneCursors", "LaneProgress", "LostBatch", "OnFailure", "Outcome",
-    "ParkedRequest", "ParkedRequests", "ParkedRow", "ReplayOptions", "Replayed", "StoredEvents",
+    "STATE", "Chosen", "Drop", "DropReport", "EventsService", "Explanation", "LaneCursors", "LaneProgress",
+    "LostBatch", "OnFailure", "Outcome", "ParkedRequest", "ParkedRequests", "ParkedRow", "ReplayOptions", "Replayed",
+    "StoredEvents",
 ]  # fmt: skip
 
 STATE = (
@@ -61,7 +64,7 @@ class Explanation(Completeness, frozen=True):
     """The same in words, with the reason where there is one."""
     counted_at: datetime | None = None
     """When it came in; null: it is not stored."""
-    parked: list[dict[str, Any]] = []
+    parked: list[dict[str, Any]] = msgspec.field(default_factory=list)
     """Each time it was parked: when, why, and whether it was sent in again."""
 
 

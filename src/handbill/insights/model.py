@@ -54,8 +54,8 @@ def _plain(*texts: str | None) -> None:
 
 
 def path_of(name: str) -> tuple[str, ...]:
-    """The names that lead to a nested property, `$context.campaign.source` to three. None where `name` is no path: without
-    a dot, with an empty part, or with more than 10 parts."""
+    """The names that lead to a nested property, `$context.campaign.source` to three. None where `name` is no path: it
+    has no dot, an empty part, or more than 10 parts."""
     parts = tuple(name.split("."))
     return parts if 1 < len(parts) <= MOST_LEVELS and all(parts) else ()
 
@@ -281,7 +281,7 @@ class Funnel(Completeness, frozen=True):
     lines: list[FunnelLine]
     """One line for each group."""
     zone: str
-    unidentified: list[int] = []
+    unidentified: list[int] = field(default_factory=list)
     """For each step, events that match it without user, session or device."""
 
 
@@ -384,11 +384,11 @@ class Whereabouts(Completeness, frozen=True):
     """impression, click, view or capture; null: not known."""
     counted_at: datetime | None = None
     """When it came in; null: it is not stored."""
-    parked: list[dict[str, Any]] = []
+    parked: list[dict[str, Any]] = field(default_factory=list)
     """Each time it was parked: when, why, and whether it was sent in again."""
     stored: Stored | None = None
     """Whether the event store has it, and as what."""
     person_id: UUID | None = None
     """The person that the event belongs to now; null: none."""
-    names: dict[str, str] = {}
+    names: dict[str, str] = field(default_factory=dict)
     """Of the `banner`, `placement` and `campaign` whose ids are in the stored event."""

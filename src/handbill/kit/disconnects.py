@@ -23,15 +23,15 @@ class Connection(Protocol):
 
 
 async def answer(request: Connection, work: Awaitable[T]) -> T:
-    """The result of the work, unless the client leaves first. A request with an idempotency key has been read to its end
-    by then, and its client's leaving cannot be seen."""
+    """The result of the work, unless the client leaves first. A request with an idempotency key has been read to its
+    end by then, so that its client's leaving is not seen."""
     if "idempotency-key" in request.headers:
         return await work
     return await cancel_on_disconnect(work, _disconnected(request))
 
 
 async def cancel_on_disconnect(work: Awaitable[T], disconnected: Awaitable[object]) -> T:
-    """The result of the work; when `disconnected` ends first, the work is cancelled, and Invalid (CLIENT_LEFT) raised."""
+    """The result of the work. When `disconnected` ends first, the work is cancelled and CLIENT_LEFT raised."""
     task, gone = asyncio.ensure_future(work), asyncio.ensure_future(disconnected)
     try:
         await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)

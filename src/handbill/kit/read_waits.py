@@ -13,12 +13,12 @@ from handbill.kit.errors import NotFound
 
 LONGEST_WAIT_S = 5.0
 Until = Literal["counted", "people", "exported"]
-"""counted: committed to PostgreSQL, statistics included; people: their properties and identity links are, too; exported:
-ClickHouse has the events, and whose they are by now."""
+"""counted: committed to PostgreSQL, statistics included; people: properties and identity links are worked out, too;
+exported: ClickHouse has the events, and whose they are by now."""
 
 
 class WaitFor(NamedTuple):
-    """What a read waits for: everything accepted for the tenant, for at most so many seconds; None: it does not wait."""
+    """What a read waits for: all that was accepted for the tenant, at most so many seconds; None: it does not wait."""
 
     tenant_id: int
     seconds: float | None
@@ -31,7 +31,7 @@ class Lag(msgspec.Struct, frozen=True):
     seconds: float
     """The age of the oldest event that is missing, in seconds."""
     entries: int
-    """Events that wait in the parts of the journal that your events take; those of others among them are counted, too."""
+    """Events that wait in the parts of the journal that your events take, those of others among them included."""
 
 
 class Completeness(msgspec.Struct, frozen=True, kw_only=True):
