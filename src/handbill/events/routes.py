@@ -97,7 +97,7 @@ class EventRoutes(Controller):
         wait: Wait = None,
     ) -> Explanation:
         """Where did my event go? Counted or not and why, parked, waiting or never accepted, in one call."""
-        asked = WaitFor(principal.tenant_id, wait, "counted")
+        asked = WaitFor(principal.tenant_id, wait, "exported")
         return await read_after(read_waits, request, asked, lambda: events.explain(principal.tenant_id, event_id))
 
     @get(
