@@ -58,24 +58,33 @@ T = TypeVar("T")
 async def read_after(
     waits: ReadWaits, request: Connection, asked: WaitFor, read: Callable[[], Awaitable[Answer]]
 ) -> Answer:
-    """The answer of the read after what it waits for, and how complete it is."""
-    state, answer = await state_and(waits, request, asked, read)
-    return answer if state is None else msgspec.structs.replace(answer, complete=state.complete, lag=state.lag)
+    """The answer of the read after what it waits for, and how complete it is. Ends when the client leaves."""
+    return _with_state(*await state_and(waits, request, asked, read))
 
 
 async def state_and(
     waits: ReadWaits, request: Connection, asked: WaitFor, read: Callable[[], Awaitable[T]]
 ) -> tuple[Completeness | None, T]:
-    """The same for answers that have no place for it. Cancelled when the client leaves, and only where it waits."""
-    if asked.seconds is None:
-        return None, await read()
-    return await disconnects.answer(request, _wait_and_read(waits, asked, asked.seconds, read))
+    """The same for answers that have no place for it."""
+    work = _wait_and_read(waits, asked, read)
+    return await (work if asked.seconds is None else disconnects.answer(request, work))
+
+
+async def read_waiting(waits: ReadWaits, asked: WaitFor, read: Callable[[], Awaitable[Answer]]) -> Answer:
+    """The same without a client that may leave."""
+    return _with_state(*await _wait_and_read(waits, asked, read))
+
+
+def _with_state(state: Completeness | None, answer: Answer) -> Answer:
+    return answer if state is None else msgspec.structs.replace(answer, complete=state.complete, lag=state.lag)
 
 
 async def _wait_and_read(
-    waits: ReadWaits, asked: WaitFor, seconds: float, read: Callable[[], Awaitable[T]]
-) -> tuple[Completeness, T]:
-    state = await waits.wait(asked.tenant_id, seconds, asked.until)
+    waits: ReadWaits, asked: WaitFor, read: Callable[[], Awaitable[T]]
+) -> tuple[Completeness | None, T]:
+    if asked.seconds is None:
+        return None, await read()
+    state = await waits.wait(asked.tenant_id, asked.seconds, asked.until)
     try:
         return state, await read()
     except NotFound as error:
