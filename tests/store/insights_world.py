@@ -21,6 +21,7 @@ from handbill.infra.clickhouse import ClickHouse
 from handbill.insights.model import Field, Filter, FunnelQuery, RetentionQuery, TrendsQuery
 from handbill.insights.periods import cuts, midnight
 from tests.store.funnel_model import chain
+from tests.store.nested_properties import NESTED, nested, property_of
 
 SPACE = UUID(int=11)
 BANNERS = ("$banner_impression", "$banner_click")
@@ -37,8 +38,6 @@ PROPERTIES = (
     "tab\tline\n",
     "日本 `q`",
 )
-NESTED = ("a.b", "$context.campaign.source", "$groups.company", "o.o.it's", "o..x", ".o", "o.1", "l.0", "l.x", "plan.x")
-"""Names with dots: as a whole, as paths, both, and neither."""
 TEXTS = (
     "",
     "x",
@@ -131,26 +130,10 @@ class World:
         rng = self.rng
         return Happened(
             id_, at, name, one,
-            {name: self._value() for name in PROPERTIES if rng.random() < 0.5} | self._nested(),
+            {name: self._value() for name in PROPERTIES if rng.random() < 0.5} | nested(self.order),
             rng.choice(("", "https://a.example/Q?x=1", "https://b.example/")), rng.choice(COUNTRIES),
             rng.choice((None, 320, 1920)), source, person, self.order.choice((0, 0, 1, 2, 2**62 - 1)),
         )  # fmt: skip
-
-    def _nested(self) -> dict[str, Any]:
-        """Objects whose insides are named with dots, beside properties whose own names have dots."""
-        rng = self.order
-        made: dict[str, Any] = {}
-        if rng.random() < 0.5:
-            made["a"] = rng.choice((made_of(rng, "b"), {"b": {"c": 1}}, "b", [{"b": "x"}], None))
-        if rng.random() < 0.5:
-            made["$context"] = {"campaign": made_of(rng, "source"), "page": {"url": "x"}}
-            made["$groups"] = made_of(rng, "company")
-        if rng.random() < 0.3:
-            made["$context.campaign.source"] = rng.choice(("X y", None, {"k": 1}))
-        if rng.random() < 0.5:
-            made["o"] = {"o": made_of(rng, "it's"), "": {"x": "x"}, "1": "one", "x": 12}
-            made |= {".o": rng.choice(("", 12)), "l": [{"x": "x"}, "X y"]}
-        return made
 
     def _value(self) -> Any:
         rng = self.rng
@@ -224,11 +207,6 @@ class World:
         return {"event": self.rng.choice((*NAMES[:2], *BANNERS, None, None)), "filters": self.filters(1)}
 
 
-def made_of(rng: Random, name: str) -> dict[str, Any]:
-    """An object that has `name`, null in it, or something else."""
-    return rng.choice(({name: "x"}, {name: "X y"}, {name: 12}, {name: None}, {name: [1, "a"]}, {"other": "x"}, {}))
-
-
 def to_millisecond(at: datetime) -> datetime:
     return at.replace(microsecond=at.microsecond // 1000 * 1000)
 
@@ -240,16 +218,6 @@ def said(event: Happened, field: Field) -> Any:
     names = {"event": "name"}
     value = getattr(event, names.get(field.column or "", field.column or ""))
     return None if value == "" else value
-
-
-def property_of(properties: dict[str, Any], name: str) -> Any:
-    """By its own name if the event has it, null or not; else through objects, at most ten, each with a name."""
-    if name in properties or not 1 < len(name.split(".")) <= 10 or "" in name.split("."):
-        return properties.get(name)
-    value: Any = properties
-    for part in name.split("."):
-        value = value.get(part) if isinstance(value, dict) else None
-    return value
 
 
 def text(value: Any) -> str:
