@@ -99,7 +99,8 @@ class ReadWaits:
 
     async def _is_there(self, read: _Read) -> bool:
         try:
-            seen = await self._look(read.tenant_id)
+            # The first look begins after the request came: what was merged by an operator is in no lane.
+            seen = await self._look(read.tenant_id, _now() - (0 if read.is_new else _EVERY_S / 2))
             if read.is_new:
                 read.ends = await self._lanes.reachable(read.ends, seen.lanes)
         except Busy:
@@ -107,12 +108,11 @@ class ReadWaits:
         read.is_new = False
         return read.is_there(seen)
 
-    async def _look(self, tenant_id: int) -> Progress:
-        """What was seen a moment ago, or now. Whoever comes while somebody looks has that answer."""
-        asked = _now()
+    async def _look(self, tenant_id: int, since: float) -> Progress:
+        """What a look saw that began then or later: one of another read, or one now."""
         async with self._looking:
             seen = self._seen
-            if seen is None or seen.at < asked - _EVERY_S / 2 or tenant_id not in seen.marks:
+            if seen is None or seen.at < since or tenant_id not in seen.marks:
                 seen = self._seen = await self._read()
             return seen
 
