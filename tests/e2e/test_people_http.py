@@ -37,8 +37,19 @@ async def test_a_login_is_seen_undone_and_made_again(
             found = await page("phone")
             return found is not None and found["person"]["ids"] == 2
 
-        await eventually(joined, what="both ids are one person")
+        async def waited() -> Any:
+            reply = await api("GET", "/admin/people/find?distinct_id=phone&wait=5", key=sender.secret_key)
+            answer = reply.json()  # 404 only with less than everything that was sent before
+            return answer if reply.status == 200 and answer["complete"] else None
+
+        found = await eventually(waited, what="everything is there within five seconds, or a few times five")
+        assert (found["person"]["ids"], found["person"]["named_by"], found["lag"]) == (2, "zoe", None)
+        assert await joined()
+        for wrong in ("-1", "5.1", "nan", "x"):
+            refused = await api("GET", f"/admin/people/find?distinct_id=phone&wait={wrong}", key=sender.secret_key)
+            assert [fault["field"] for fault in refused.problem(400, "INVALID")["faults"]] == ["wait"]
         found = await page("phone")
+        assert (found["complete"], found["lag"]) == (None, None)
         assert found["person"]["named_by"] == "zoe"
         assert found["person"]["properties"] == {"plan": "pro"}
         edge = found["edges"][0]

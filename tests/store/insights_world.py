@@ -21,6 +21,7 @@ from handbill.infra.clickhouse import ClickHouse
 from handbill.insights.model import Field, Filter, FunnelQuery, RetentionQuery, TrendsQuery
 from handbill.insights.periods import cuts, midnight
 from tests.store.funnel_model import chain
+from tests.store.nested_properties import NESTED, nested, property_of
 
 SPACE = UUID(int=11)
 BANNERS = ("$banner_impression", "$banner_click")
@@ -129,7 +130,7 @@ class World:
         rng = self.rng
         return Happened(
             id_, at, name, one,
-            {name: self._value() for name in PROPERTIES if rng.random() < 0.5},
+            {name: self._value() for name in PROPERTIES if rng.random() < 0.5} | nested(self.order),
             rng.choice(("", "https://a.example/Q?x=1", "https://b.example/")), rng.choice(COUNTRIES),
             rng.choice((None, 320, 1920)), source, person, self.order.choice((0, 0, 1, 2, 2**62 - 1)),
         )  # fmt: skip
@@ -179,7 +180,11 @@ class World:
     def field(self) -> dict[str, str]:
         if self.rng.random() < 0.3:
             return {"column": self.rng.choice(("country", "event", "screen_width", "distinct_id", "url"))}
-        return {"property": self.rng.choice(PROPERTIES)}
+        return {"property": self.property()}
+
+    def property(self) -> str:
+        name = self.rng.choice(PROPERTIES)
+        return self.order.choice(NESTED) if self.order.random() < 0.4 else name
 
     def filters(self, most: int = 2) -> list[dict[str, Any]]:
         return [self._filter() for _ in range(most) if self.rng.random() < 0.35]
@@ -209,7 +214,7 @@ def to_millisecond(at: datetime) -> datetime:
 # --- the same rules, as plain as can be
 def said(event: Happened, field: Field) -> Any:
     if field.property is not None:
-        return event.properties.get(field.property)
+        return property_of(event.properties, field.property)
     names = {"event": "name"}
     value = getattr(event, names.get(field.column or "", field.column or ""))
     return None if value == "" else value

@@ -57,7 +57,7 @@ async def test_trends_are_what_counting_gives(world: World, questions: Questions
         series: list[dict[str, Any]] = []
         for _ in range(rng.randrange(1, 4)):
             measure = rng.choice(("count", "people", "people", "sum", "avg", "min", "max", "p50", "p90", "p99"))
-            of = None if measure in ("count", "people") else rng.choice(plain.PROPERTIES)
+            of = None if measure in ("count", "people") else world.property()
             series.append({"measure": measure, "of": of, **world.matching()})
         asked = {
             **world.span(), "series": series, "interval": rng.choice(("hour", "day", "week", "month")),
@@ -81,6 +81,9 @@ async def test_trends_are_what_counting_gives(world: World, questions: Questions
             figures, total = now.get(key, ([nothing] * len(answer.points), nothing))
             assert line.figures == pytest.approx(figures), asked
             assert line.total == pytest.approx(total), asked
+            if query.series[line.series].measure in ("count", "people"):
+                every = [*line.figures, line.total, *(line.previous or [0]), line.previous_total or 0]
+                assert {type(figure) for figure in every} == {int}, asked
             unidentified = plain.unidentified(world, query, line.series, (line.group.kind, line.group.value), top)
             if query.series[line.series].measure == "people":
                 assert (line.unidentified, line.unidentified_total) == (unidentified, sum(unidentified)), asked

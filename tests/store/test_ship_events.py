@@ -20,6 +20,7 @@ from handbill.events.policy import ConsumerPolicy, ShippingPolicy
 from handbill.events.shipping import LaneShipper
 from handbill.events.shipping_insert import Shipping
 from handbill.events.shipping_rows import Record, RowMaker
+from handbill.events.shipping_store import Group
 from handbill.infra.clickhouse import ClickHouse, ClickHouseAway
 from handbill.infra.journal.streams import StreamsJournal
 from handbill.infra.postgres import Database, derive
@@ -33,7 +34,7 @@ from tests.kit.engines import Engines
 from tests.kit.loop import Loop, loop
 from tests.kit.proxy import proxy
 from tests.kit.shipping import AT_ONCE, captures, hasty, no_public_ids, shipped, shipping, stored, wanted
-from tests.kit.waiting import eventually
+from tests.kit.waiting import eventually, soon
 
 SMALL = ConsumerPolicy(batch_events=40, batch_wait_ms=0)
 PARKED = Sql("select event_id, reason from events.parked where tenant_id = $1 order by event_id", "test_parked")
@@ -117,6 +118,39 @@ async def test_few_events_wait_for_others_and_then_go_together(
         await consumer.stop()
         assert await stored(history, tenant) == wanted(events)
         assert await unfinished(house) == 0
+
+
+async def test_what_comes_during_an_export_waits_for_others_too(
+    database: Database, redis: Redis, history: ClickHouse, tenant: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under load something always comes: a lane that exported it at once would make a part of every small batch."""
+    patient = ShippingPolicy(ship_events=100, ship_wait_s=600)
+    groups: list[int] = []
+    begun, going = asyncio.Event(), asyncio.Event()
+    async with loop(database, redis, main=1) as house:
+        exports = shipping(database, history, house.journal, policy=patient)
+        insert = exports.insert
+
+        async def slow(group: Group, rows: Any, *, careful: bool) -> None:
+            groups.append(sum(len(some) for _, some in rows))
+            begun.set()
+            await going.wait()
+            await insert(group, rows, careful=careful)
+
+        monkeypatch.setattr(exports, "insert", slow)
+        events = captures(random.Random(3), tenant, 200, house.clock.now_ms())
+        consumer = await house.consumer(SMALL, shipping=exports)
+        await eventually(lambda: _begun(consumer, house), what="the shippers have looked once")
+        await accepted(house, events[:100], size=100)
+        await soon(begun.wait())
+        await accepted(house, events[100:110], size=10)
+        await house.drained()
+        going.set()
+        await eventually(lambda: _some(history, tenant, 100), what="the first hundred are there")
+        await accepted(house, events[110:], size=90)
+        await eventually(lambda: _some(history, tenant, 200), what="with another ninety the ten are enough")
+        assert groups == [100, 100]
+        assert await stored(history, tenant) == wanted(events)
 
 
 def _begun(consumer: Consumer, house: Loop) -> bool:

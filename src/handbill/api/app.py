@@ -78,6 +78,7 @@ def litestar(house: House, settings: Settings, readiness: Readiness) -> Litestar
         dependencies={
             "principal": Provide(_principal, sync_to_thread=False),
             "readiness": _provided(readiness),
+            "read_waits": _provided(house.read_waits),
             "secure_cookies": _provided(settings.api.secure_cookies),
             **{name: _provided(getattr(house, name)) for name in MOUNTS},
         },

@@ -10,6 +10,7 @@ import msgspec
 
 from handbill.banners.suspicion import Suspected
 from handbill.banners.uniques import UniquePeople
+from handbill.kit.read_waits import Completeness, Until
 
 MOST_ROWS = 10_000
 MOST_DAYS = 800
@@ -47,6 +48,11 @@ class StatsQuery(msgspec.Struct, frozen=True):
         """Where it is answered from."""
         filtered = self.variants or self.countries or self.devices or self.pages
         return "events" if filtered or not set(OF_EVENTS).isdisjoint(self.by) else "counters"
+
+    @property
+    def until(self) -> Until:
+        """What a read with `wait` waits for."""
+        return "exported" if self.uniques or self.source == "events" else "counted"
 
 
 class StatsRow(msgspec.Struct, frozen=True):
@@ -121,7 +127,7 @@ class MissingEvents(msgspec.Struct, frozen=True):
     """How many events of that day the event store lacks."""
 
 
-class StatsAnswer(msgspec.Struct, frozen=True):
+class StatsAnswer(Completeness, frozen=True):
     """The rows, their sum, and how fresh they are: events accepted later than `fresh_at` may still be missing.
 
     `source`: `counters`, or `events` for a question by variant, country, device or page. `missing`, of `events` only:
@@ -138,7 +144,7 @@ class StatsAnswer(msgspec.Struct, frozen=True):
     """Events accepted later than this may still be missing."""
     days: list[DayState]
     """How settled each UTC day of the range is."""
-    suspected: list[Suspected] | None = []
+    suspected: list[Suspected] | None = msgspec.field(default_factory=list)
     """Events marked as doubtful when their day was counted, by reason; null where it cannot be worked out."""
     uniques: UniquePeople | None = None
     """How many different people; null unless asked for."""
@@ -146,5 +152,5 @@ class StatsAnswer(msgspec.Struct, frozen=True):
     """Where the figures come from: the counters, or the stored events."""
     complete_from: date | None = None
     """Days from this UTC day on miss no event, that of `fresh_at` aside; null where no day misses any."""
-    missing: list[MissingEvents] = []
+    missing: list[MissingEvents] = msgspec.field(default_factory=list)
     """Of `events` only: how many events were counted and are not in the event store, by day."""

@@ -6,7 +6,7 @@ from datetime import date
 from typing import Annotated, Any
 from uuid import UUID
 
-from litestar import Controller, Response, get, post
+from litestar import Controller, Request, Response, get, post
 from litestar.di import NamedDependency
 from litestar.params import FromQuery, QueryParameter, SkipValidation
 from msgspec import Meta
@@ -25,6 +25,7 @@ from handbill.banners.stats_model import (
 )
 from handbill.kit.errors import Fault, Invalid
 from handbill.kit.moments import MAX_DAY, MIN_DAY
+from handbill.kit.read_waits import LONGEST_WAIT_S, ReadWaits, WaitFor, headers_of, read_after, state_and
 from handbill.tenants.model import Principal
 
 Banners = NamedDependency[SkipValidation[BannersService]]
@@ -43,6 +44,15 @@ Pages = Annotated[
     QueryParameter(max_items=MOST_VALUES, description="Only events of these pages, without query and fragment."),
 ]
 Zone = Annotated[str | None, QueryParameter(max_length=64, description="Whose days; the tenant's own if not given.")]
+Wait = Annotated[
+    float | None,
+    QueryParameter(
+        ge=0, le=LONGEST_WAIT_S,
+        description="Seconds to wait until everything accepted before is in the answer, at most 5. See `complete`.",
+    ),
+]  # fmt: skip
+Waits = NamedDependency[SkipValidation[ReadWaits]]
+Asker = Request[Any, Any, Any]
 People = Annotated[bool, QueryParameter(description="Also count different people, by person, over the whole range.")]
 
 _CSV = (
@@ -59,7 +69,9 @@ class StatsRoutes(Controller):
     @get(operation_id="bannerStats", opt={"scope": "stats:read", "example": examples.STATS})
     async def read(
         self,
+        request: Asker,
         banners: Banners,
+        read_waits: Waits,
         principal: Who,
         start: From,
         end: To,
@@ -74,6 +86,7 @@ class StatsRoutes(Controller):
         page: Pages = None,
         zone: Zone = None,
         uniques: People = False,
+        wait: Wait = None,
     ) -> StatsAnswer:
         """Impressions, clicks, views and dismissals over time, by any dimension, with their sum and their freshness.
 
@@ -81,12 +94,15 @@ class StatsRoutes(Controller):
         page is answered from the events in ClickHouse, and refused (503) while that is away."""
         ids, values = (banner_id, placement_id, campaign_id), (variant, country, device, page)
         query = _query(start, end, interval, by, ids, zone, values, uniques)
-        return await banners.read_stats(principal.tenant_id, query)
+        asked = WaitFor(principal.tenant_id, wait, query.until)
+        return await read_after(read_waits, request, asked, lambda: banners.read_stats(principal.tenant_id, query))
 
     @get("/csv", operation_id="bannerStatsCsv", media_type="text/csv", opt={"scope": "stats:read", "example": _CSV})
     async def table(
         self,
+        request: Asker,
         banners: Banners,
+        read_waits: Waits,
         principal: Who,
         start: From,
         end: To,
@@ -100,12 +116,16 @@ class StatsRoutes(Controller):
         device: Texts = None,
         page: Pages = None,
         zone: Zone = None,
+        wait: Wait = None,
     ) -> Response[bytes]:
         """The same rows as CSV."""
         ids, values = (banner_id, placement_id, campaign_id), (variant, country, device, page)
         query = _query(start, end, interval, by, ids, zone, values)
-        answer = await banners.read_stats(principal.tenant_id, query)
-        named = {"Content-Disposition": 'attachment; filename="banner-stats.csv"'}
+        asked = WaitFor(principal.tenant_id, wait, query.until)
+        state, answer = await state_and(
+            read_waits, request, asked, lambda: banners.read_stats(principal.tenant_id, query)
+        )  # fmt: skip
+        named = {"Content-Disposition": 'attachment; filename="banner-stats.csv"', **headers_of(state)}
         return Response(as_csv(answer), media_type="text/csv", headers=named)
 
     @post(

@@ -14,11 +14,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from handbill.cli.events_import import import_events
 from handbill.cli.frame import JsonFlag, show, table, with_house
-from handbill.cli.waiting import wait_until_ended
+from handbill.cli.waiting import WaitOption, completeness, wait_until_ended
 from handbill.events.service import Chosen, OnFailure, ParkedRequest, Replayed, ReplayOptions
 from handbill.insights.model import Whereabouts
 from handbill.insights.service import Told, Wanted
 from handbill.kit.errors import Broken
+from handbill.kit.read_waits import WaitFor, read_waiting
 from handbill.wiring.house import House
 
 TenantOption = Annotated[str, typer.Option("--tenant", help="The tenant's slug or number.")]
@@ -39,12 +40,12 @@ events.command("import")(import_events)
 
 
 @events.command()
-def explain(event_id: str, tenant: TenantOption, as_json: JsonFlag = False) -> None:
+def explain(event_id: str, tenant: TenantOption, wait: WaitOption = None, as_json: JsonFlag = False) -> None:
     """Where did this event go? Counted, parked or waiting; in the event store; and whose it is now."""
 
-    async def ask(house: House) -> Any:
-        found = await house.tenants.find_tenant(tenant)
-        return await house.insights.explain(found.tenant_id, event_id)
+    async def ask(house: House) -> Whereabouts:
+        asked = WaitFor((await house.tenants.find_tenant(tenant)).tenant_id, wait, "exported")
+        return await read_waiting(house.read_waits, asked, lambda: house.insights.explain(asked.tenant_id, event_id))
 
     told = with_house(ask)
     show(told, as_json, lambda: "\n".join(_whereabouts(told)))
@@ -57,7 +58,7 @@ def _whereabouts(told: Whereabouts) -> list[str]:
     if told.person_id is not None:
         lines.append(f"person: {told.person_id}")
     lines += [f"{kind}: {name}" for kind, name in told.names.items()]
-    return lines
+    return lines + completeness(told)
 
 
 @events.command()

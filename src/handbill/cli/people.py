@@ -11,8 +11,9 @@ from rich.console import Group
 from rich.markup import escape
 
 from handbill.cli.frame import JsonFlag, show, table, with_house
-from handbill.cli.waiting import wait_until_ended
+from handbill.cli.waiting import WaitOption, completeness, wait_until_ended
 from handbill.kit.errors import Broken
+from handbill.kit.read_waits import WaitFor, read_waiting
 from handbill.people.model import PersonPage
 from handbill.tenants.model import Erasure
 from handbill.wiring.house import House
@@ -32,11 +33,12 @@ async def _tenant(house: House, slug: str) -> int:
 
 
 @people.command("show")
-def show_(distinct_id: str, tenant: TenantOption, as_json: JsonFlag = False) -> None:
+def show_(distinct_id: str, tenant: TenantOption, wait: WaitOption = None, as_json: JsonFlag = False) -> None:
     """The person who has this id: properties, all their ids, and the edges that made them one."""
 
     async def ask(house: House) -> PersonPage:
-        return await house.people.find(await _tenant(house, tenant), distinct_id)
+        asked = WaitFor(await _tenant(house, tenant), wait, "people")
+        return await read_waiting(house.read_waits, asked, lambda: house.people.find(asked.tenant_id, distinct_id))
 
     found = with_house(ask)
     show(found, as_json, lambda: _page(found))
@@ -136,4 +138,5 @@ def _page(found: PersonPage) -> Group:
         table(("property", "value"), [(name, repr(value)) for name, value in person.properties.items()]),
         table(("id", "first seen"), [(each.distinct_id, each.first_seen_at) for each in found.distinct_ids]),
         table(("edge", "kind", "source", "target", "outcome", "said"), edges),
+        *completeness(found),
     )

@@ -1,20 +1,37 @@
-"""Waiting for a request that the worker does, for commands that record one."""
+"""Waiting: for a request that the worker does, and for events that a reading command is to have in its answer."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Protocol, TypeVar
+from typing import Annotated, Protocol, TypeVar
 
+import typer
 from rich.console import Console
 
 from handbill.kit.errors import Busy
+from handbill.kit.read_waits import LONGEST_WAIT_S, Completeness
+
+WaitOption = Annotated[
+    float | None,
+    typer.Option(
+        "--wait", min=0, max=LONGEST_WAIT_S, help="Seconds to wait for everything accepted before, at most 5."
+    ),
+]
 
 LOOK_EVERY_S = 0.2
 HINT_AFTER = 10
 """Looks at a request that no worker has begun, until a line says so."""
 WAIT_S = 600.0
 """How long a command waits for a request that does not change."""
+
+
+def completeness(answer: Completeness) -> list[str]:
+    """A line that says what an answer misses, if it misses something."""
+    if answer.complete is not False:
+        return []
+    lag = "" if answer.lag is None else f": {answer.lag.entries} events wait, the oldest for {answer.lag.seconds:.1f} s"
+    return [f"not complete{lag}"]
 
 
 class Request(Protocol):

@@ -24,7 +24,7 @@ class ShippingPolicy(msgspec.Struct, frozen=True):
     """
 
     ship_events: int = 1_000
-    ship_wait_s: float = 5.0
+    ship_wait_s: float = 1.0
     most_events: int = 20_000
     hold_events: int = 20_000
     most_bytes: int = 32 << 20

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from uuid import UUID
 
 import msgspec
-from litestar import Controller, Response, get, post
+from litestar import Controller, Request, Response, get, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter, SkipValidation
 
@@ -24,6 +24,7 @@ from handbill.events.service import (
 )
 from handbill.kit.errors import Fault, Invalid
 from handbill.kit.pages import LIMIT_DEFAULT, LIMIT_MAX, Page, decode, page
+from handbill.kit.read_waits import LONGEST_WAIT_S, ReadWaits, WaitFor, read_after
 from handbill.tenants.model import Principal
 
 Events = NamedDependency[SkipValidation[EventsService]]
@@ -33,6 +34,15 @@ Cursor = Annotated[
 ]
 Limit = Annotated[int, QueryParameter(ge=1, le=LIMIT_MAX, description="Rows on a page.")]
 Reason = Annotated[str | None, QueryParameter(max_length=64, description="Only those parked for this reason.")]
+Wait = Annotated[
+    float | None,
+    QueryParameter(
+        ge=0, le=LONGEST_WAIT_S,
+        description="Seconds to wait until everything accepted before is in the answer, at most 5. See `complete`.",
+    ),
+]  # fmt: skip
+Waits = NamedDependency[SkipValidation[ReadWaits]]
+Asker = Request[Any, Any, Any]
 EventId = Annotated[str, QueryParameter(min_length=1, max_length=200, description="The id the event was sent with.")]
 
 _AT = "2026-07-01T09:30:00Z"
@@ -78,9 +88,18 @@ class EventRoutes(Controller):
         operation_id="explainEvent",
         opt={"scope": "events:read", "example": _EXPLAINED},
     )
-    async def explain(self, events: Events, principal: Who, event_id: EventId) -> Explanation:
+    async def explain(
+        self,
+        request: Asker,
+        events: Events,
+        read_waits: Waits,
+        principal: Who,
+        event_id: EventId,
+        wait: Wait = None,
+    ) -> Explanation:
         """Where did my event go? Counted or not and why, parked, waiting or never accepted, in one call."""
-        return await events.explain(principal.tenant_id, event_id)
+        asked = WaitFor(principal.tenant_id, wait, "exported")
+        return await read_after(read_waits, request, asked, lambda: events.explain(principal.tenant_id, event_id))
 
     @get(
         "/drops",

@@ -18,6 +18,7 @@ from handbill.events.edge import Edge, Stalled
 from handbill.events.history_import import RECORDS, RECORDS_BYTES, HistoryImporter, RecordSource, RefusedRecord
 from handbill.events.history_intake import HistoryIntake
 from handbill.events.key_lookup import KeyLookup
+from handbill.events.lane_progress import LaneCursors, LaneProgress
 from handbill.events.model import HORIZON_DAYS, KINDS, Counted, Dropped, Event, Reason, key
 from handbill.events.parked_model import Chosen, DropReport, OnFailure, ParkedRequest, Replayed, ReplayOptions
 from handbill.events.parked_requests import ParkedRequests
@@ -30,13 +31,14 @@ from handbill.infra.state import StateTable
 from handbill.jobs.service import Outbox
 from handbill.kit.clock import Clock, SystemClock
 from handbill.kit.ids import Ids
+from handbill.kit.read_waits import Completeness
 from handbill.tenants.service import Audit
 
 __all__ = [
     "RECORDS", "RECORDS_BYTES", "STATE", "Chosen", "CsvMapping", "Drop", "DropReport", "EventsService", "Explanation",
-    "FileFormat", "HistoryImporter", "HistoryIntake", "LostBatch", "MappingFile", "OnFailure", "Outcome",
-    "ParkedRequest", "ParkedRequests", "ParkedRow", "RecordSource", "RefusedRecord", "ReplayOptions", "Replayed",
-    "StoredEvents", "csv_mapping",
+    "FileFormat", "HistoryImporter", "HistoryIntake", "LaneCursors", "LaneProgress", "LostBatch", "MappingFile",
+    "OnFailure", "Outcome", "ParkedRequest", "ParkedRequests", "ParkedRow", "RecordSource", "RefusedRecord",
+    "ReplayOptions", "Replayed", "StoredEvents", "csv_mapping",
 ]  # fmt: skip
 
 STATE = (
@@ -54,7 +56,7 @@ CORRECTIONS_AT_ONCE = 5_000
 """Corrections that one statement deletes."""
 
 
-class Explanation(msgspec.Struct, frozen=True):
+class Explanation(Completeness, frozen=True):
     """Where an event went. `outcome` is counted, counted_apart (marked, e.g. as a bot's), not_counted (a view that was
     too short), stored (whether it counted is not known yet), parked, waiting or unknown. `counted_at`: when it came in.
     """
@@ -68,7 +70,7 @@ class Explanation(msgspec.Struct, frozen=True):
     """The same in words, with the reason where there is one."""
     counted_at: datetime | None = None
     """When it came in; null: it is not stored."""
-    parked: list[dict[str, Any]] = []
+    parked: list[dict[str, Any]] = msgspec.field(default_factory=list)
     """Each time it was parked: when, why, and whether it was sent in again."""
 
 

@@ -37,6 +37,8 @@ _log = logs.get("shipping")
 _FIRST_WAIT_S = 0.1
 _LONGEST_WAIT_S = 5.0
 _LAST_TRY_S = 5.0
+_BATCHES = 200
+"""The most batches of one group, by the statement `waiting_batches`."""
 
 
 class LaneShipper:
@@ -113,7 +115,7 @@ class LaneShipper:
             groups = await shipping.store.open_groups(tx, self._lane)
         for group in groups:  # an earlier try may have stored some of their rows, under whatever token
             await self._send(group, await self._rows(group.loads), careful=True)
-        await self._ship()
+        await self._ship(everything=True)
         self._careful = False
 
     async def _due(self) -> None:
@@ -130,8 +132,9 @@ class LaneShipper:
             except TimeoutError:
                 return
 
-    async def _ship(self) -> None:
-        """Everything that waits, group by group."""
+    async def _ship(self, *, everything: bool = False) -> None:
+        """What waits, group by group. Of what comes meanwhile, a few events wait for more unless `everything` is to go:
+        under load something always comes, and each group is a part of a table that ClickHouse must merge."""
         shipping = self._shipping
         while True:
             self._waiting, self._since = 0, None
@@ -146,6 +149,12 @@ class LaneShipper:
                 group = Group(shipping.ids.new(), tuple(load for load, _ in rows), await shipping.classes(tenants))
                 if await self._write(group):
                     await self._send(group, rows, careful=self._careful)
+            is_whole = (
+                len(rows) == len(loads) < _BATCHES and sum(load.events for load in loads) < self._policy.most_events
+            )
+            is_last = everything or self._stopping.is_set()
+            if is_whole and not is_last and 0 < self._waiting < self._policy.ship_events:
+                return  # `_since` is when this group began: they go when that is as long ago as a first event may wait
         if not self._waiting:
             self._held.clear()
             self._held_events = self._held_bytes = 0

@@ -54,13 +54,15 @@ def trend_lines(
     keys = groups({key for _, _, key in found}, top, query.breakdown is not None)
     lines: list[Line] = []
     for number, series in enumerate(query.series):
-        nothing = 0.0 if series.measure in ("count", "people", "sum") else None
+        read: type[int] | type[float] = int if series.measure in ("count", "people") else float  # as JSON writes them
+        nothing = read(0) if series.measure in ("count", "people", "sum") else None
 
         def figure(
-            current: bool, cut: int, key: Key, number: int = number, nothing: float | None = nothing
-        ) -> float | None:
+            current: bool, cut: int, key: Key, number: int = number, nothing: float | None = nothing,
+            read: type[int] | type[float] = read,
+        ) -> float | None:  # fmt: skip
             row = found.get((current, cut, key))
-            return nothing if row is None or row[number] is None else float(row[number])
+            return nothing if row is None or row[number] is None else read(row[number])
 
         def unidentified(cut: int, key: Key, place: int = len(query.series) + number) -> int:
             row = found.get((True, cut, key))

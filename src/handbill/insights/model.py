@@ -12,6 +12,8 @@ from uuid import UUID
 import msgspec
 from msgspec import Meta, field
 
+from handbill.kit.read_waits import Completeness
+
 MOST_SERIES = 8
 MOST_FILTERS = 20
 MOST_VALUES = 100
@@ -21,6 +23,8 @@ MOST_POINTS = 1_000
 MOST_DAYS = 800
 MOST_PERIODS = 60
 MOST_MEMBERS = 10_000
+MOST_LEVELS = 10
+"""Names in the path of a nested property."""
 SEARCH_DAYS = 90
 EXPORT_ROWS = 100_000
 
@@ -49,6 +53,13 @@ def _plain(*texts: str | None) -> None:
             raise ValueError("a text holds a character that no event can hold")
 
 
+def path_of(name: str) -> tuple[str, ...]:
+    """The names that lead to a nested property, `$context.campaign.source` to three. None where `name` is no path: it
+    has no dot, an empty part, or more than 10 parts."""
+    parts = tuple(name.split("."))
+    return parts if 1 < len(parts) <= MOST_LEVELS and all(parts) else ()
+
+
 def _check_value(op: str, value: Value) -> None:
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if op in _NUMERIC and not number:
@@ -62,7 +73,11 @@ def _check_value(op: str, value: Value) -> None:
 
 
 class Field(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Something an event says: one of its properties, or one of its columns."""
+    """Something an event says: one of its properties, or one of its columns.
+
+    A property is named as the event has it. With dots, and in events that have no property of that very name, it is the
+    way into objects: `$context.campaign.source`.
+    """
 
     property: Word | None = None
     column: Column | None = None
@@ -76,7 +91,8 @@ class Field(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Filter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Text and booleans compare as text; numbers as numbers, also with a property that was sent as text.
 
-    `is_not`, `not_in` and `not_contains` hold for an event that does not say it at all.
+    `is_not`, `not_in` and `not_contains` hold for an event that does not say it at all. A property with dots is looked
+    for by its whole name, then as a path into objects.
     """
 
     op: Op
@@ -206,8 +222,9 @@ class Group(msgspec.Struct, frozen=True):
 class Line(msgspec.Struct, frozen=True):
     """One series for one group: a figure for each point of `points`, and one for the whole range.
 
-    Where nothing was measured, counts and sums are 0 and every other figure is null. `unidentified`, for the measure
-    `people`: events that named no user, session or device. They are in no figure of people; null for other measures.
+    Counts and people are whole numbers. Where nothing was measured, counts and sums are 0 and every other figure is
+    null. `unidentified`, for the measure `people`: events that named no user, session or device. They are in no figure
+    of people; null for other measures.
     """
 
     series: int
@@ -227,7 +244,7 @@ class Line(msgspec.Struct, frozen=True):
     """For `people`: events of the whole range without user, session or device; else null."""
 
 
-class Trends(msgspec.Struct, frozen=True):
+class Trends(Completeness, frozen=True):
     """`points` are the first moments of the intervals; the first one may begin inside its week or month."""
 
     points: list[datetime]
@@ -249,7 +266,7 @@ class Step(msgspec.Struct, frozen=True):
     of_previous: float | None
     """Their part of those at the step before, from 0 to 1; 1 at the first step; null where nobody was there."""
     median_s: float | None
-    """The median time from the step before, in seconds; null where there is none."""
+    """The median time from the step before on each person's way through, in seconds; null where there is none."""
 
 
 class FunnelLine(msgspec.Struct, frozen=True):
@@ -258,13 +275,13 @@ class FunnelLine(msgspec.Struct, frozen=True):
     """How many people came to each step."""
 
 
-class Funnel(msgspec.Struct, frozen=True):
+class Funnel(Completeness, frozen=True):
     """`unidentified`: for each step, events that match it and named no user, session or device; no person has them."""
 
     lines: list[FunnelLine]
     """One line for each group."""
     zone: str
-    unidentified: list[int] = []
+    unidentified: list[int] = field(default_factory=list)
     """For each step, events that match it without user, session or device."""
 
 
@@ -288,7 +305,7 @@ class UnidentifiedEvents(msgspec.Struct, frozen=True):
     """Such events among those with which people come back."""
 
 
-class Retention(msgspec.Struct, frozen=True):
+class Retention(Completeness, frozen=True):
     cohorts: list[Cohort]
     """One row for each period in which people began."""
     period: Period
@@ -336,6 +353,15 @@ class EventRow(msgspec.Struct, frozen=True):
     """The event's key in the event store, as hexadecimal digits; of two events with one id it tells which is which."""
 
 
+class EventPage(Completeness, frozen=True):
+    """One piece of a list of events. `next` is the cursor of the following piece, or null at the end."""
+
+    items: list[EventRow]
+    """The events, newest first."""
+    next: str | None = None
+    """What to give as `cursor` for the following events; null: there are no more."""
+
+
 class Stored(msgspec.Struct, frozen=True):
     """Is the event in the event store? `state` is shipped, not_yet, or away (the store did not answer)."""
 
@@ -345,7 +371,7 @@ class Stored(msgspec.Struct, frozen=True):
     """The event as it is stored; null: it is not, or not known."""
 
 
-class Whereabouts(msgspec.Struct, frozen=True):
+class Whereabouts(Completeness, frozen=True):
     """Where an event went, from acceptance to the event store. `outcome` is counted, counted_apart, not_counted, stored
     (whether it counted is not known yet), parked, waiting or unknown."""
 
@@ -358,11 +384,11 @@ class Whereabouts(msgspec.Struct, frozen=True):
     """impression, click, view or capture; null: not known."""
     counted_at: datetime | None = None
     """When it came in; null: it is not stored."""
-    parked: list[dict[str, Any]] = []
+    parked: list[dict[str, Any]] = field(default_factory=list)
     """Each time it was parked: when, why, and whether it was sent in again."""
     stored: Stored | None = None
     """Whether the event store has it, and as what."""
     person_id: UUID | None = None
     """The person that the event belongs to now; null: none."""
-    names: dict[str, str] = {}
+    names: dict[str, str] = field(default_factory=dict)
     """Of the `banner`, `placement` and `campaign` whose ids are in the stored event."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from datetime import date, timedelta
 from typing import Annotated, Any, TypeVar
@@ -15,9 +15,9 @@ from litestar.params import FromPath, JSONBody, QueryParameter, SkipValidation
 from litestar.response import Stream
 
 from handbill.insights import examples, table
-from handbill.insights.leaving import unless_left
 from handbill.insights.model import (
     MOST_FILTERS,
+    EventPage,
     EventRow,
     Filter,
     Funnel,
@@ -30,13 +30,15 @@ from handbill.insights.model import (
     Whereabouts,
 )
 from handbill.insights.service import InsightsService, Told, Wanted
+from handbill.kit import disconnects
 from handbill.kit.errors import Fault, Invalid
 from handbill.kit.faults import faults_of
 from handbill.kit.pages import LIMIT_DEFAULT, LIMIT_MAX, Page
+from handbill.kit.read_waits import LONGEST_WAIT_S, Completeness, ReadWaits, WaitFor, headers_of, read_after, state_and
 from handbill.kit.untrusted_json import UNREADABLE
 from handbill.tenants.model import Principal
 
-T = TypeVar("T")
+Answer = TypeVar("Answer", bound=Completeness)
 Insights = NamedDependency[SkipValidation[InsightsService]]
 Who = NamedDependency[SkipValidation[Principal]]
 Asker = Request[Any, Any, Any]
@@ -55,6 +57,14 @@ Cursor = Annotated[
     str | None, QueryParameter(max_length=2000, description="`next` of the page before; none for the first.")
 ]
 Limit = Annotated[int, QueryParameter(ge=1, le=LIMIT_MAX, description="Rows on a page.")]
+Wait = Annotated[
+    float | None,
+    QueryParameter(
+        ge=0, le=LONGEST_WAIT_S,
+        description="Seconds to wait until everything accepted before is in the answer, at most 5. See `complete`.",
+    ),
+]  # fmt: skip
+Waits = NamedDependency[SkipValidation[ReadWaits]]
 EventId = Annotated[str, QueryParameter(min_length=1, max_length=200, description="The id the event was sent with.")]
 _READ: dict[str, Any] = {"scope": "insights:read"}
 
@@ -68,21 +78,46 @@ class QuestionRoutes(Controller):
     tags = ("Insights",)
 
     @post("/trends", operation_id="trends", status_code=200, opt=_opt(examples.TRENDS, examples.ASK_TRENDS))
-    async def trends(self, request: Asker, insights: Insights, principal: Who, data: JSONBody[TrendsQuery]) -> Trends:
+    async def trends(
+        self,
+        request: Asker,
+        insights: Insights,
+        read_waits: Waits,
+        principal: Who,
+        data: JSONBody[TrendsQuery],
+        wait: Wait = None,
+    ) -> Trends:
         """Counts, people and figures of a property over time, by any property; compared with the days before."""
-        return await _answer(request, insights.trends(principal.tenant_id, data))
+        asked = _wait_for(principal, wait)
+        return await _asked(request, read_waits, asked, lambda: insights.trends(principal.tenant_id, data))
 
     @post("/funnels", operation_id="funnel", status_code=200, opt=_opt(examples.FUNNEL, examples.ASK_FUNNEL))
-    async def funnel(self, request: Asker, insights: Insights, principal: Who, data: JSONBody[FunnelQuery]) -> Funnel:
+    async def funnel(
+        self,
+        request: Asker,
+        insights: Insights,
+        read_waits: Waits,
+        principal: Who,
+        data: JSONBody[FunnelQuery],
+        wait: Wait = None,
+    ) -> Funnel:
         """How many people went from step to step, and how long it took them."""
-        return await _answer(request, insights.funnel(principal.tenant_id, data))
+        asked = _wait_for(principal, wait)
+        return await _asked(request, read_waits, asked, lambda: insights.funnel(principal.tenant_id, data))
 
     @post("/retention", operation_id="retention", status_code=200, opt=_opt(examples.RETENTION, examples.ASK_RETENTION))
     async def retention(
-        self, request: Asker, insights: Insights, principal: Who, data: JSONBody[RetentionQuery]
+        self,
+        request: Asker,
+        insights: Insights,
+        read_waits: Waits,
+        principal: Who,
+        data: JSONBody[RetentionQuery],
+        wait: Wait = None,
     ) -> Retention:
         """Of the people who began in a period, how many came back in each later one."""
-        return await _answer(request, insights.retention(principal.tenant_id, data))
+        asked = _wait_for(principal, wait)
+        return await _asked(request, read_waits, asked, lambda: insights.retention(principal.tenant_id, data))
 
     @post(
         "/trends.csv",
@@ -92,11 +127,18 @@ class QuestionRoutes(Controller):
         opt=_opt(examples.TRENDS_CSV, examples.ASK_TRENDS),
     )
     async def trends_csv(
-        self, request: Asker, insights: Insights, principal: Who, data: JSONBody[TrendsQuery]
+        self,
+        request: Asker,
+        insights: Insights,
+        read_waits: Waits,
+        principal: Who,
+        data: JSONBody[TrendsQuery],
+        wait: Wait = None,
     ) -> Response[bytes]:
         """The same figures as CSV, one row for each."""
-        answer = await _answer(request, insights.trends(principal.tenant_id, data))
-        return _csv(table.trends(data, answer), "trends")
+        asked = _wait_for(principal, wait)
+        answer = await _asked(request, read_waits, asked, lambda: insights.trends(principal.tenant_id, data))
+        return _csv(table.trends(data, answer), "trends", answer)
 
     @post(
         "/funnels.csv",
@@ -106,10 +148,18 @@ class QuestionRoutes(Controller):
         opt=_opt(examples.FUNNEL_CSV, examples.ASK_FUNNEL),
     )
     async def funnel_csv(
-        self, request: Asker, insights: Insights, principal: Who, data: JSONBody[FunnelQuery]
+        self,
+        request: Asker,
+        insights: Insights,
+        read_waits: Waits,
+        principal: Who,
+        data: JSONBody[FunnelQuery],
+        wait: Wait = None,
     ) -> Response[bytes]:
         """The same steps as CSV."""
-        return _csv(table.funnel(await _answer(request, insights.funnel(principal.tenant_id, data))), "funnel")
+        asked = _wait_for(principal, wait)
+        answer = await _asked(request, read_waits, asked, lambda: insights.funnel(principal.tenant_id, data))
+        return _csv(table.funnel(answer), "funnel", answer)
 
     @post(
         "/retention.csv",
@@ -119,10 +169,18 @@ class QuestionRoutes(Controller):
         opt=_opt(examples.RETENTION_CSV, examples.ASK_RETENTION),
     )
     async def retention_csv(
-        self, request: Asker, insights: Insights, principal: Who, data: JSONBody[RetentionQuery]
+        self,
+        request: Asker,
+        insights: Insights,
+        read_waits: Waits,
+        principal: Who,
+        data: JSONBody[RetentionQuery],
+        wait: Wait = None,
     ) -> Response[bytes]:
         """The same cohorts as CSV."""
-        return _csv(table.retention(await _answer(request, insights.retention(principal.tenant_id, data))), "retention")
+        asked = _wait_for(principal, wait)
+        answer = await _asked(request, read_waits, asked, lambda: insights.retention(principal.tenant_id, data))
+        return _csv(table.retention(answer), "retention", answer)
 
 
 class EventStoreRoutes(Controller):
@@ -134,6 +192,7 @@ class EventStoreRoutes(Controller):
         self,
         request: Asker,
         insights: Insights,
+        read_waits: Waits,
         principal: Who,
         start: From = None,
         end: To = None,
@@ -143,16 +202,22 @@ class EventStoreRoutes(Controller):
         zone: Zone = None,
         cursor: Cursor = None,
         limit: Limit = LIMIT_DEFAULT,
-    ) -> Page[EventRow]:
+        wait: Wait = None,
+    ) -> EventPage:
         """Stored events, newest first."""
         query = _query(insights, start, end, event, distinct_id, where, zone)
-        return await _answer(request, insights.search(principal.tenant_id, query, cursor, limit))
+
+        async def read() -> EventPage:
+            return _page(await insights.search(principal.tenant_id, query, cursor, limit))
+
+        return await _asked(request, read_waits, _wait_for(principal, wait), read)
 
     @get("/people/{person_id:uuid}/events", operation_id="personEvents", opt=_opt(examples.EVENTS))
     async def of_person(
         self,
         request: Asker,
         insights: Insights,
+        read_waits: Waits,
         principal: Who,
         person_id: FromPath[UUID],
         start: From = None,
@@ -162,15 +227,22 @@ class EventStoreRoutes(Controller):
         zone: Zone = None,
         cursor: Cursor = None,
         limit: Limit = LIMIT_DEFAULT,
-    ) -> Page[EventRow]:
+        wait: Wait = None,
+    ) -> EventPage:
         """A person's events under all of its ids, newest first."""
         query = _query(insights, start, end, event, None, where, zone)
-        return await _answer(request, insights.of_person(principal.tenant_id, person_id, query, cursor, limit))
+
+        async def read() -> EventPage:
+            return _page(await insights.of_person(principal.tenant_id, person_id, query, cursor, limit))
+
+        return await _asked(request, read_waits, _wait_for(principal, wait), read)
 
     @get("/events.csv", operation_id="exportEvents", media_type="text/csv", opt=_opt(examples.EVENTS_CSV))
     async def export(
         self,
+        request: Asker,
         insights: Insights,
+        read_waits: Waits,
         principal: Who,
         start: From = None,
         end: To = None,
@@ -178,16 +250,31 @@ class EventStoreRoutes(Controller):
         distinct_id: Whose = None,
         where: Where = None,
         zone: Zone = None,
+        wait: Wait = None,
     ) -> Stream:
         """The same events as CSV, up to 100,000; a last line starting with # says so when there are more."""
         query = _query(insights, start, end, event, distinct_id, where, zone)
-        pieces = await _begun(insights.export(principal.tenant_id, query))
-        return Stream(pieces, media_type="text/csv", headers=_named("events"))
+        state, pieces = await state_and(
+            read_waits,
+            request,
+            _wait_for(principal, wait),
+            lambda: _begun(insights.export(principal.tenant_id, query)),
+        )
+        return Stream(pieces, media_type="text/csv", headers={**_named("events"), **headers_of(state)})
 
     @get("/explain", operation_id="whereIsMyEvent", opt=_opt(examples.WHEREABOUTS))
-    async def explain(self, insights: Insights, principal: Who, event_id: EventId) -> Whereabouts:
+    async def explain(
+        self,
+        request: Asker,
+        insights: Insights,
+        read_waits: Waits,
+        principal: Who,
+        event_id: EventId,
+        wait: Wait = None,
+    ) -> Whereabouts:
         """Where did my event go? Counted, parked, waiting or unknown, and what the event store has of it."""
-        return await insights.explain(principal.tenant_id, event_id)
+        asked = _wait_for(principal, wait)
+        return await read_after(read_waits, request, asked, lambda: insights.explain(principal.tenant_id, event_id))
 
     @get("/tail", operation_id="tailEvents", media_type="text/event-stream", opt=_opt(examples.TAIL))
     async def tail(self, insights: Insights, principal: Who, event: Name = None, distinct_id: Whose = None) -> Stream:
@@ -197,17 +284,19 @@ class EventStoreRoutes(Controller):
         return Stream(await _begun(_sse(told)), media_type="text/event-stream", headers=quiet)
 
 
-async def _answer(request: Asker, work: Awaitable[T]) -> T:
-    """The answer, unless the client leaves first. A request with an idempotency key has been read to its end by then,
-    and nothing more is heard of its client."""
-    if "idempotency-key" in request.headers:
-        return await work
-    return await unless_left(work, _left(request))
+async def _asked(request: Asker, waits: ReadWaits, asked: WaitFor, read: Callable[[], Awaitable[Answer]]) -> Answer:
+    """The answer, after the read has waited if it is to, unless the client leaves first."""
+    if asked.seconds is None:
+        return await disconnects.answer(request, read())
+    return await read_after(waits, request, asked, read)
 
 
-async def _left(request: Asker) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        continue
+def _wait_for(principal: Principal, wait: float | None) -> WaitFor:
+    return WaitFor(principal.tenant_id, wait, "exported")
+
+
+def _page(found: Page[EventRow]) -> EventPage:
+    return EventPage(found.items, found.next)
 
 
 async def _begun(pieces: AsyncGenerator[bytes, None]) -> AsyncIterator[bytes]:
@@ -263,8 +352,9 @@ def _filters(where: str | None) -> tuple[Filter, ...]:
         raise Invalid("`where` is no JSON array of filters.", faults=faults) from None
 
 
-def _csv(body: bytes, name: str) -> Response[bytes]:
-    return Response(body, media_type="text/csv", headers=_named(name))
+def _csv(body: bytes, name: str, answer: Completeness) -> Response[bytes]:
+    headers = {**_named(name), **headers_of(None if answer.complete is None else answer)}
+    return Response(body, media_type="text/csv", headers=headers)
 
 
 def _named(name: str) -> dict[str, str]:

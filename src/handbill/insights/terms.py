@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from handbill.insights.model import Field, Filter, Matching, Measure, Series
+from handbill.insights.model import Field, Filter, Matching, Measure, Series, path_of
 
 PERSON = "if(empty(o.distinct_id), e.person_id, o.person_id)"
 MOMENT = "(toUnixTimestamp64Milli(e.at) * 1000 + e.micros)"
@@ -63,8 +63,14 @@ def number_of(field: Field, bind: Binder) -> str:
 
 
 def _raw(field: Field, bind: Binder) -> str:
-    """The property's JSON: the one expression that reads the whole object, so that the engine does it once a row."""
-    return f"JSONExtractRaw(e.properties, {bind.add(field.property, 'String')})"
+    """The property's JSON, '' where the event has none: always the same expression, so that the engine reads the object
+    once a row. A name with dots is looked for twice: as it is, then, where the event has no such name, as a path."""
+    exact = f"JSONExtractRaw(e.properties, {bind.add(field.property, 'String')})"
+    path = path_of(field.property or "")
+    if not path:
+        return exact
+    names = ", ".join(bind.add(name, "String") for name in path)
+    return f"if(notEmpty({exact}), {exact}, JSONExtractRaw(e.properties, {names}))"
 
 
 def condition(one: Filter, bind: Binder) -> str:

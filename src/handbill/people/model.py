@@ -15,6 +15,7 @@ import msgspec
 
 from handbill.events.model import EdgeKind
 from handbill.kit.distinct import illegal, illegal_side
+from handbill.kit.read_waits import Completeness
 
 __all__ = [
     "KIND_DOCS", "MAX_IDS", "NAMESPACE", "OUTCOME_DOCS", "Definition", "Edge", "EdgeKind", "EdgeName", "EdgeView",
@@ -159,7 +160,7 @@ class EdgeView(msgspec.Struct, frozen=True):
     """Who took it back; null: it counts."""
 
 
-class PersonPage(msgspec.Struct, frozen=True):
+class PersonPage(Completeness, frozen=True):
     """All that is known about who a person is: at most 1,000 ids, and the newest 1,000 edges at any of them."""
 
     person: PersonView

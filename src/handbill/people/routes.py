@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
 import msgspec
-from litestar import Controller, get, post
+from litestar import Controller, Request, get, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter, SkipValidation
 from msgspec import Meta
 
 from handbill.kit.pages import LIMIT_DEFAULT, LIMIT_MAX, Page
+from handbill.kit.read_waits import LONGEST_WAIT_S, ReadWaits, WaitFor, read_after
 from handbill.people import examples
 from handbill.people.model import Definition, EdgeView, Names, PersonPage, PersonView, WarningView
 from handbill.people.service import PeopleService
@@ -31,6 +32,15 @@ PropertyValue = Annotated[
     str | None,
     QueryParameter(max_length=1_000, description="The property's value: a text as it is, or JSON for the rest."),
 ]
+Wait = Annotated[
+    float | None,
+    QueryParameter(
+        ge=0, le=LONGEST_WAIT_S,
+        description="Seconds to wait until everything accepted before is in the answer, at most 5. See `complete`.",
+    ),
+]  # fmt: skip
+Waits = NamedDependency[SkipValidation[ReadWaits]]
+Asker = Request[Any, Any, Any]
 EventName = Annotated[str, QueryParameter(min_length=1, max_length=200, description="The event's name.")]
 Side = Annotated[str, Meta(min_length=1, max_length=400)]
 
@@ -62,9 +72,18 @@ class PeopleRoutes(Controller):
         return await people.people(principal.tenant_id, cursor, limit, name=name, value=value)
 
     @get("/find", operation_id="findPerson", opt={"scope": "people:read", "example": examples.PERSON_PAGE})
-    async def find(self, people: People, principal: Who, distinct_id: DistinctId) -> PersonPage:
+    async def find(
+        self,
+        request: Asker,
+        people: People,
+        read_waits: Waits,
+        principal: Who,
+        distinct_id: DistinctId,
+        wait: Wait = None,
+    ) -> PersonPage:
         """The person who has this distinct id: ids, properties, and every edge with what became of it."""
-        return await people.find(principal.tenant_id, distinct_id)
+        asked = WaitFor(principal.tenant_id, wait, "people")
+        return await read_after(read_waits, request, asked, lambda: people.find(principal.tenant_id, distinct_id))
 
     @get(
         "/warnings",
@@ -78,9 +97,18 @@ class PeopleRoutes(Controller):
         return await people.warnings(principal.tenant_id, cursor, limit)
 
     @get("/{person_id:uuid}", operation_id="getPerson", opt={"scope": "people:read", "example": examples.PERSON_PAGE})
-    async def read(self, people: People, principal: Who, person_id: FromPath[UUID]) -> PersonPage:
+    async def read(
+        self,
+        request: Asker,
+        people: People,
+        read_waits: Waits,
+        principal: Who,
+        person_id: FromPath[UUID],
+        wait: Wait = None,
+    ) -> PersonPage:
         """One person: ids, properties, and every edge with what became of it."""
-        return await people.person(principal.tenant_id, person_id)
+        asked = WaitFor(principal.tenant_id, wait, "people")
+        return await read_after(read_waits, request, asked, lambda: people.person(principal.tenant_id, person_id))
 
     @post(
         "/merge",

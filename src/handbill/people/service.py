@@ -47,10 +47,11 @@ from handbill.people.model import (
     WarningView,
 )
 from handbill.people.overrides import Overrides
+from handbill.people.read_waits import ReadWaits
 from handbill.people.reader import PeopleReader
 from handbill.tenants.service import Audit
 
-__all__ = ["STATE", "PeopleService"]
+__all__ = ["STATE", "PeopleService", "ReadWaits"]
 
 _NAMES_S = 300
 """A list of names is read again after this at the latest; a new name takes the old list away at once."""

@@ -47,7 +47,7 @@ class Events(msgspec.Struct, frozen=True):
     ] = 1_000
     ship_wait_s: Annotated[
         float, Meta(ge=0, le=600, description="Seconds after which fewer than that go to ClickHouse all the same.")
-    ] = 5.0
+    ] = 1.0
     ship_most_events: Annotated[
         int, Meta(ge=1, le=1_000_000, description="The most events of one shipment while many wait.")
     ] = 20_000

@@ -19,7 +19,7 @@ from handbill.events.capture_limits import Allowance, Limits
 from handbill.events.edge import Edge, EdgePolicy
 from handbill.events.entries import Entries
 from handbill.events.forgetting import Forgetting
-from handbill.events.service import EventsService, HistoryImporter, StoredEvents
+from handbill.events.service import EventsService, HistoryImporter, LaneProgress, StoredEvents
 from handbill.infra.clickhouse import ClickHouse
 from handbill.infra.journal.lanes import Lanes
 from handbill.infra.journal.streams import StreamsJournal
@@ -36,7 +36,7 @@ from handbill.kit.public_url import PublicUrl
 from handbill.kit.telemetry import logs
 from handbill.messaging.service import MessagingService
 from handbill.people.overrides import Overrides
-from handbill.people.service import PeopleService
+from handbill.people.service import PeopleService, ReadWaits
 from handbill.reports.service import ReportsService
 from handbill.reports.touches import Touches
 from handbill.segments.service import SegmentsService
@@ -95,6 +95,7 @@ class House:
             followers=[self.caps.regrouped],
             overrides=Overrides(self.database, self.clickhouse),
         )
+        self.read_waits = ReadWaits(self.database, LaneProgress(self.journal, self.lanes))
         self.caps.follow(self.people.groups)
         self.active_hours = ActiveHoursService(self.database)
         self.segments = SegmentsService(self.database, self.redis, self.tenants, self.clock)

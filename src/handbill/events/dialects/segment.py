@@ -51,6 +51,7 @@ from handbill.events.dialects.reading import (
 from handbill.events.dialects.senders import Sender, is_persons_agent, sender_of
 from handbill.events.dialects.times import RequestTime, arrival, read_ms, read_us, request_time, skew
 from handbill.events.dialects.unpack import Steps, unpacking
+from handbill.events.dialects.utm import utm_properties
 from handbill.events.model import IMPORTED
 from handbill.events.reasons import Reason
 from handbill.kit.fast import FastRequest
@@ -78,23 +79,9 @@ _KNOWN = frozenset({
     "type", "event", "userId", "anonymousId", "previousId", "groupId", "properties", "traits", "context",
     "integrations", "timestamp", "originalTimestamp", "sentAt", "messageId", "name", "category", "writeKey",
 })  # fmt: skip
-_UTM = {
-    "source": "utm_source", "medium": "utm_medium", "name": "utm_campaign", "term": "utm_term",
-    "content": "utm_content",
-}  # fmt: skip
-"""Members of `context.campaign`, and what PostHog's clients call the same."""
 _DIGESTED = (
-    "type",
-    "event",
-    "userId",
-    "anonymousId",
-    "previousId",
-    "groupId",
-    "name",
-    "category",
-    "properties",
-    "traits",
-)
+    "type", "event", "userId", "anonymousId", "previousId", "groupId", "name", "category", "properties", "traits",
+)  # fmt: skip
 """What names a record of history that has no id, beside its time."""
 _NOTHING = Raw(b"")
 
@@ -256,7 +243,9 @@ def _captured(desk: _Desk, fields: Fields, index: int, warned: Warned) -> Captur
     found = id_text(fields.get("messageId"))
     context = fields.get("context") or desk.context
     there = _there(context)
-    properties = _properties(kind, fields, context if there is not _NO_CONTEXT else None, desk, _utm(there))
+    properties = _properties(
+        kind, fields, context if there is not _NO_CONTEXT else None, desk, utm_properties(_dict(there.campaign))
+    )
     traits = _traits(fields, there) if kind == "identify" else None
     check_size(properties, traits)
     warn_of_losses(properties, (traits, None, None), warned)
@@ -335,13 +324,6 @@ def _name(kind: str, fields: Fields, warned: Warned) -> str:
     if name is None:
         raise Refused(Reason.MISSING_EVENT_NAME)
     return cut_name(name, warned)
-
-
-def _utm(context: _Context) -> dict[str, bytes]:
-    """Where a visit came from, as properties of the names that PostHog's clients use."""
-    campaign = _dict(context.campaign)
-    values = ((name, number_or_text(campaign.get(key))) for key, name in _UTM.items() if key in campaign)
-    return {name: encode(value) for name, value in values if value}
 
 
 def _properties(kind: str, fields: Fields, context: Raw | None, desk: _Desk, extra: dict[str, bytes]) -> bytes:

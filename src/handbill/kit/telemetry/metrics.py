@@ -242,6 +242,11 @@ INSIGHTS_SECONDS = Histogram("handbill_insights_seconds", "Time to answer a ques
 INSIGHTS_REFUSED = Counter(
     "handbill_insights_refused", "Questions not answered, by why: busy, full, heavy, left", ("why",)
 )
+READS_WAITED = Counter(
+    "handbill_reads_waited",
+    "Reads that were asked to wait, by what for, and by outcome: complete, incomplete, full (it was not waited)",
+    ("until", "outcome"),
+)
 INSIGHTS_TAILS = Gauge("handbill_insights_tails", "Live tails that are open in this process")
 INSIGHTS_TAIL_SKIPPED = Counter("handbill_insights_tail_skipped", "Events that a live tail was too slow to show")
 
