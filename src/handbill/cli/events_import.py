@@ -46,6 +46,7 @@ class Bookmark(msgspec.Struct, frozen=True):
     sent: int = 0
     refused: int = 0
     duplicates: int = 0
+    reasons: dict[str, int] = {}
     source: str = ""
     """Whose file it is and how it is read: with anything else the import starts anew."""
 
@@ -128,7 +129,6 @@ class FileImport:
         self._options = options
         self._mark = _bookmark(options.file)
         self._state = _resumed(self._mark, options)
-        self._reasons: Counter[str] = Counter()
         self._shown: list[str] = []
 
     async def run(self) -> ImportResult:
@@ -149,10 +149,10 @@ class FileImport:
         if not options.is_quiet:
             for line in self._shown:
                 _err.print(line, markup=False)
-            if (hidden := sum(self._reasons.values()) - len(self._shown)) > 0:
+            if (hidden := self._state.refused - len(self._shown)) > 0:
                 _err.print(f"... and {hidden} more; --report FILE has them all")
         state = self._state
-        return ImportResult(state.sent, state.refused, state.duplicates, dict(self._reasons))
+        return ImportResult(state.sent, state.refused, state.duplicates, state.reasons)
 
     async def _banner_events(self, tenant_id: int, kind: ImportKind) -> None:
         importer = self._house.banners.importer
@@ -197,9 +197,8 @@ class FileImport:
         before = self._state
         self._state = Bookmark(
             offset, line, before.sent + sent, before.refused + len(refused), before.duplicates + duplicates,
-            self._options.source,
+            dict(Counter(before.reasons) + Counter(each.reason for each in refused)), self._options.source,
         )  # fmt: skip
-        self._reasons.update(each.reason for each in refused)
         self._shown += [f"line {each.line}: {each.why}" for each in refused[: SHOWN - len(self._shown)]]
         if self._options.report is not None and refused:
             with self._options.report.open("ab") as file:
