@@ -47,6 +47,7 @@ from handbill.people.model import (
     WarningView,
 )
 from handbill.people.overrides import Overrides
+from handbill.people.profiles import Profiles
 from handbill.people.read_waits import ReadWaits
 from handbill.people.reader import PeopleReader
 from handbill.tenants.service import Audit
@@ -82,6 +83,7 @@ class PeopleService:
         keys: Keys | None = None,
         ids: Ids | None = None,
         overrides: Overrides | None = None,
+        profiles: Profiles | None = None,
     ) -> None:
         self._database = database
         self._redis = redis
@@ -93,6 +95,8 @@ class PeopleService:
         self.keeper = Keeper(database, followers)
         self.overrides = overrides
         """Where ClickHouse was told of moves, if there is one."""
+        self.profiles = profiles
+        """The same for what people are like."""
 
     # --- who they are
     async def person(self, tenant_id: int, person_id: UUID) -> PersonPage:
@@ -219,13 +223,15 @@ class PeopleService:
     async def erase(self, tenant_id: int, distinct_ids: list[str]) -> Mapping[str, int]:
         """Forget these ids and all that was said about them, here and among ClickHouse's moves. Safe to repeat."""
         ids = sorted(set(filter(storable, distinct_ids)))
-        overrides = self.overrides
+        overrides, profiles = self.overrides, self.profiles
 
-        async def moves(tx: Tx) -> None:
+        async def in_clickhouse(tx: Tx) -> None:
             if overrides is not None:
                 await overrides.forget(tenant_id, ids)
+            if profiles is not None:
+                await profiles.forget(tx, tenant_id, ids)
 
-        cleared = await self.keeper.folder.erase(tenant_id, ids, moves) if ids else {}
+        cleared = await self.keeper.folder.erase(tenant_id, ids, in_clickhouse) if ids else {}
         await self.keeper.follow(tenant_id)
         return cleared
 

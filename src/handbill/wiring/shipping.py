@@ -22,6 +22,7 @@ from handbill.kit.caches import GenerationCache
 from handbill.kit.errors import Unauthorized
 from handbill.people.model import person_id
 from handbill.people.overrides import Overrides
+from handbill.people.profiles import Profiles
 from handbill.people.squash import LOCK as SQUASH_LOCK
 from handbill.people.squash import Squash
 
@@ -110,6 +111,20 @@ class OverridesChore(Loop):
         await self._overrides.ship()
         self.ready.set()
         await self.rest(_EVERY_S)
+
+
+class ProfileExport(Loop):
+    """Tells ClickHouse within about a second what people are like by now."""
+
+    def __init__(self, house: House) -> None:
+        super().__init__("profiles")
+        self._profiles = Profiles(house.database, house.clickhouse)
+
+    async def turn(self) -> None:
+        sent = await self._profiles.ship()
+        self.ready.set()
+        self.health.processed(sent)
+        await self.rest(0.0 if sent else _EVERY_S)
 
 
 class ExportAudit(Loop):
