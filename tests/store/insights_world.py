@@ -42,7 +42,7 @@ COLUMNS = (
     "tenant_id", "at", "received", "event", "event_id", "event_key", "distinct_id", "person_id", "properties", "url",
     "country", "screen_width", "source", "micros", "sequence",
 )  # fmt: skip
-PROFILE_COLUMNS = ("tenant_id", "person_id", "properties", "version", "deleted")
+PERSON_COLUMNS = ("tenant_id", "person_id", "properties", "version", "deleted")
 ZONES = ("Europe/Paris", "America/New_York", "Asia/Kathmandu", "Australia/Lord_Howe")
 
 
@@ -59,7 +59,7 @@ class Happened(msgspec.Struct, frozen=True):
     person: UUID | None
     """None: nobody said whose it was."""
     sequence: int = 0
-    profile: dict[str, Any] = {}
+    of_person: dict[str, Any] = {}
     """The properties that its person has now."""
 
     @property
@@ -88,7 +88,7 @@ class World:
         for one, person, _, deleted in self.moves:
             alone = uuid5(SPACE, f"{tenant}:{one}")
             self.now[one] = alone if deleted else uuid5(SPACE, f"{tenant}:p{person}")
-        self.profiles = {
+        self.described = {
             person: {name: value_of(self.order) for name in PROPERTIES[:3]} | nested(self.order)
             for person in sorted(set(self.now.values()))
             if self.order.random() < 0.7
@@ -124,7 +124,7 @@ class World:
             {name: value_of(rng) for name in PROPERTIES if rng.random() < 0.5} | nested(self.order),
             rng.choice(("", "https://a.example/Q?x=1", "https://b.example/")), rng.choice(COUNTRIES),
             rng.choice((None, 320, 1920)), source, person, self.order.choice((0, 0, 1, 2, 2**62 - 1)),
-            self.profiles.get(person, {}) if person is not None else {},
+            self.described.get(person, {}) if person is not None else {},
         )  # fmt: skip
 
     async def put(self, clickhouse: ClickHouse) -> None:
@@ -145,15 +145,13 @@ class World:
         ]
         columns = ("tenant_id", "distinct_id", "person_id", "version", "deleted")
         await clickhouse.insert("person_distinct_id_overrides", columns, moved, token=f"moves-{self.tenant}")
-        await clickhouse.insert(
-            "person_profiles", PROFILE_COLUMNS, self._profile_rows(), token=f"profiles-{self.tenant}"
-        )
+        await clickhouse.insert("person_properties", PERSON_COLUMNS, self._person_rows(), token=f"people-{self.tenant}")
 
-    def _profile_rows(self) -> list[tuple[Any, ...]]:
+    def _person_rows(self) -> list[tuple[Any, ...]]:
         """With what somebody was like before, and what those were like who are gone."""
-        gone = [(person, {"plan": "gone"}) for person in set(self.now.values()) - self.profiles.keys()]
+        gone = [(person, {"plan": "gone"}) for person in set(self.now.values()) - self.described.keys()]
         rows: list[tuple[Any, ...]] = [(self.tenant, person, "", 9, 1) for person, _ in gone]
-        for person, properties in [*gone, *self.profiles.items()]:
+        for person, properties in [*gone, *self.described.items()]:
             for version, said in ((8, properties), (7, {"plan": "before"})):
                 text = json.dumps(said, ensure_ascii=False, separators=(",", ":"))
                 rows.append((self.tenant, person, text, version, 0))
@@ -215,7 +213,7 @@ def to_millisecond(at: datetime) -> datetime:
 # --- the same rules, as plain as can be
 def said(event: Happened, field: Field) -> Any:
     if field.property is not None:
-        return property_of(event.profile if field.of == "person" else event.properties, field.property)
+        return property_of(event.of_person if field.of == "person" else event.properties, field.property)
     names = {"event": "name"}
     value = getattr(event, names.get(field.column or "", field.column or ""))
     return None if value == "" else value

@@ -40,7 +40,7 @@ Place = tuple[int, int, str, str]
 class Compiled(msgspec.Struct, frozen=True):
     sql: str
     params: dict[str, Any]
-    joins_profiles: bool = False
+    joins_people: bool = False
     """Whether it looks at what people are like now: it then joins as many rows as the tenant has people."""
 
 
@@ -66,16 +66,16 @@ class Range(msgspec.Struct, frozen=True):
         return f"{all_of(filters, bind)} and {PERSON} in {bind.add(list(self.only), 'Array(UUID)')}"
 
     def joined(self, bind: Binder, by_person: bool) -> dict[str, str]:
-        """The joins with the overrides and the profiles, each left out where nobody asks for it. To be asked when all
+        """The joins with the overrides and the people, each left out where nobody asks for it. To be asked when all
         expressions are made."""
-        if bind.profiles:
-            return {"people": f"{Q.people}\n{profiles(bind)}"}
+        if bind.person_values:
+            return {"people": f"{Q.people}\n{person_properties(bind)}"}
         return {} if by_person or self.only is not None else {"people": ""}
 
 
-def profiles(bind: Binder) -> str:
-    """The join with the profiles."""
-    return filled("profiles", said=", ".join(bind.profiles))
+def person_properties(bind: Binder) -> str:
+    """The join with the properties of people."""
+    return filled("person_properties", said=", ".join(bind.person_values))
 
 
 def top_values(
@@ -96,7 +96,7 @@ def top_values(
     where = identified(where, among) if of_people else where
     text, there = _cut(field, bind), said(field, bind)
     sql = filled("top_values", text=text, said=there, where=where, **within.joined(bind, False))
-    return Compiled(sql, bind.params, bool(bind.profiles))
+    return Compiled(sql, bind.params, bool(bind.person_values))
 
 
 def trends(tenant: int, within: Range, query: TrendsQuery, top: Sequence[str]) -> Compiled:
@@ -114,7 +114,7 @@ def trends(tenant: int, within: Range, query: TrendsQuery, top: Sequence[str]) -
     where = f"{within.narrowed(query.filters, bind)} and ({' or '.join(conditions)})"
     people = within.joined(bind, any(one.measure == "people" for one in query.series))
     sql = filled("trends", kind=kind, value=value, figures=", ".join(figures + nobodys), where=where, **people)
-    return Compiled(sql, bind.params, bool(bind.profiles))
+    return Compiled(sql, bind.params, bool(bind.person_values))
 
 
 def funnel(tenant: int, within: Range, query: FunnelQuery, top: Sequence[str]) -> Compiled:
@@ -148,7 +148,7 @@ def funnel(tenant: int, within: Range, query: FunnelQuery, top: Sequence[str]) -
         where=where,
         **people,
     )
-    return Compiled(sql, bind.params, bool(bind.profiles))
+    return Compiled(sql, bind.params, bool(bind.person_values))
 
 
 def unidentified_events(
@@ -162,7 +162,7 @@ def unidentified_events(
     counts = ", ".join(unidentified(when, one) for when, one in zip(conditions, among, strict=True))
     where = f"{within.narrowed(filters, bind)} and ({' or '.join(conditions)}) and {UNIDENTIFIED}"
     sql = filled("counts", counts=counts, where=where, **within.joined(bind, False))
-    return Compiled(sql, bind.params, bool(bind.profiles))
+    return Compiled(sql, bind.params, bool(bind.person_values))
 
 
 def _walk(steps: int, window: str) -> str:
@@ -216,7 +216,7 @@ def retention(tenant: int, within: Range, query: RetentionQuery) -> Compiled:
     sql = filled(
         "retention", person=PERSON, place=_place(moment), cohorts=cohorts, returns=returns, where=where, **people
     )  # fmt: skip
-    return Compiled(sql, bind.params, bool(bind.profiles))
+    return Compiled(sql, bind.params, bool(bind.person_values))
 
 
 def _place(moment: str) -> str:
@@ -251,7 +251,7 @@ def events(
         parts.append(f"({MOMENT}, e.sequence, e.event_id, lower(hex(e.event_key))) < ({bound})")
     where, narrowing = " and ".join(parts) or "1", within.joined(bind, False)["people"]
     sql = filled("events", person=PERSON, moment=MOMENT, where=where, narrowing=narrowing)
-    return Compiled(sql, bind.params, bool(bind.profiles))
+    return Compiled(sql, bind.params, bool(bind.person_values))
 
 
 def _group(field: Field | None, top: Sequence[str], bind: Binder) -> tuple[str, str]:

@@ -55,8 +55,7 @@ def _plain(*texts: str | None) -> None:
 
 
 def path_of(name: str) -> tuple[str, ...]:
-    """The names that lead to a nested property, `$context.campaign.source` to three. None where `name` is no path: it
-    has no dot, an empty part, or more than 10 parts."""
+    """The names that lead to a nested property; none for a name without a dot, with an empty part, or more than 10."""
     parts = tuple(name.split("."))
     return parts if 1 < len(parts) <= MOST_LEVELS and all(parts) else ()
 
@@ -84,8 +83,7 @@ def _check_value(op: str, value: Value) -> None:
 class Field(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Something an event says, one of its properties or of its columns; or a property of its person, as it is now.
 
-    A property is named as the event has it. With dots, and in events that have no property of that very name, it is the
-    way into objects: `$context.campaign.source`.
+    With dots, and where there is no property of that very name, it leads into objects: `$context.campaign.source`.
     """
 
     property: Word | None = None

@@ -63,7 +63,7 @@ class EventStoreReader:
         # As many rows as a tenant has people are joined on disk beyond a part of the memory.
         on_disk = {"join_algorithm": "grace_hash", "max_bytes_in_join": bounds.memory_bytes // 6}
         return {
-            **(on_disk if question.joins_profiles else {}),
+            **(on_disk if question.joins_people else {}),
             "max_execution_time": seconds,
             "max_memory_usage": bounds.memory_bytes,
             # What is grouped or sorted waits on disk beyond a third of the memory: the rest is for what is done with it

@@ -28,18 +28,18 @@ class Binder:
     def __init__(self, **fixed: Any) -> None:
         self.params: dict[str, Any] = dict(fixed)
         self._known: dict[tuple[str, str], str] = {}
-        self._profiles: list[str] = []
+        self._person_values: list[str] = []
 
     @property
-    def profiles(self) -> Sequence[str]:
-        """What is looked up in the profiles of people, in the order of its places."""
-        return tuple(self._profiles)
+    def person_values(self) -> Sequence[str]:
+        """What is looked up in the properties of people, in the order of its places."""
+        return tuple(self._person_values)
 
     def of_person(self, expression: str) -> str:
-        """The place of what `expression` finds in the `properties` of a profile."""
-        if expression not in self._profiles:
-            self._profiles.append(expression)
-        return f"p.said[{self._profiles.index(expression) + 1}]"
+        """The place of what `expression` finds in the `properties` of a person."""
+        if expression not in self._person_values:
+            self._person_values.append(expression)
+        return f"p.said[{self._person_values.index(expression) + 1}]"
 
     def add(self, value: Any, kind: str) -> str:
         key = (kind, repr(value))

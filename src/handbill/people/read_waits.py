@@ -40,7 +40,7 @@ class WaitLimits(msgspec.Struct, frozen=True):
 
 class Progress(msgspec.Struct, frozen=True):
     """What one look saw: the lanes, and of each tenant the oldest and newest mark, and what is not exported yet: the
-    oldest and newest change of a profile, and some moves."""
+    oldest and newest change of properties, and some moves."""
 
     at: float
     lanes: LaneCursors
@@ -124,7 +124,7 @@ class ReadWaits:
         async with self._database.worker() as tx:
             lanes = await self._lanes.read(tx)
             marks = await tx.fetch(S.unfolded_range, tenants)
-            changes = await tx.fetch(S.profile_changes_range, tenants)
+            changes = await tx.fetch(S.property_changes_range, tenants)
             moves: dict[int, set[str]] = {}
             for row in await tx.fetch(S.unshipped_moves, tenants, _MOVES):
                 moves.setdefault(row["tenant_id"], set()).add(row["distinct_id"])
@@ -190,7 +190,7 @@ class _Read:
         return self._moves is not None and not self._moves
 
     def _is_described(self, seen: Progress) -> bool:
-        """ClickHouse has every change of a profile that it did not have when the people were worked out."""
+        """ClickHouse has every change of properties that it did not have when the people were worked out."""
         changes = seen.changes[self.tenant_id]
         if self._change is None:
             self._change = 0 if changes is None else changes[1]

@@ -7,10 +7,10 @@ left join (
     where tenant_id = {tenant:UInt32} group by distinct_id having argMax(deleted, version) = 0
 ) as o on o.distinct_id = e.distinct_id
 
--- name: profiles
+-- name: person_properties
 -- What is asked of people as they are now, read from their properties before the join: it keeps no more than that of each.
 left join (
-    select person_id, [<<said>>] as said from person_profiles final
+    select person_id, [<<said>>] as said from person_properties final
     where tenant_id = {tenant:UInt32} and deleted = 0 and arrayExists(found -> notEmpty(found), said)
 ) as p on p.person_id = if(empty(o.distinct_id), e.person_id, o.person_id)
 

@@ -1,6 +1,6 @@
 -- The properties that each person has now, as PostgreSQL has folded them; of somebody without any there is no row, or a deleted
 -- one. The highest version holds. Events find their person by their id and its override.
-create table if not exists person_profiles (
+create table if not exists person_properties (
     tenant_id  UInt32,
     person_id  UUID,
     properties String codec(ZSTD(3)),

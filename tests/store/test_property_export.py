@@ -1,4 +1,4 @@
-"""Profiles in ClickHouse are what PostgreSQL has folded: after any history, death or erasure, and of everybody."""
+"""Properties of people in ClickHouse are what PostgreSQL has folded: after any history, death or erasure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from handbill.kit.clock import SystemClock
 from handbill.kit.ids import Ids
 from handbill.people.model import person_id
 from handbill.people.overrides import Overrides
-from handbill.people.profiles import COLUMNS, TABLE, Profiles
+from handbill.people.property_export import COLUMNS, TABLE, PropertyExport
 from handbill.people.service import PeopleService
 from handbill.tenants.service import Audit
 from tests.conftest import MakeTenant
@@ -35,10 +35,10 @@ from tests.kit.people import commit, said
 from tests.store.test_people_erasure import Gate
 
 FOLDED = Sql("select person_id, properties from people.persons where tenant_id = $1 and properties <> '{}'", "t_folded")
-OPEN = Sql("select count(*)::int from people.profile_changes where tenant_id = $1", "t_open")
-UNMARK = Sql("delete from people.profile_changes where tenant_id = $1", "t_unmark")
+OPEN = Sql("select count(*)::int from people.property_changes where tenant_id = $1", "t_open")
+UNMARK = Sql("delete from people.property_changes where tenant_id = $1", "t_unmark")
 AGAIN = Sql(
-    "update people.profile_backfill set after_tenant = $1 - 1, after_person = 'ffffffff-ffff-ffff-ffff-ffffffffffff',"
+    "update people.property_backfill set after_tenant = $1 - 1, after_person = 'ffffffff-ffff-ffff-ffff-ffffffffffff',"
     " finished_at = null",
     "t_again", "tests", "one row of the installation",
 )  # fmt: skip
@@ -48,10 +48,10 @@ CHANGES = ("ch:insert", "pg:commit")
 @pytest.fixture
 def people(database: Database, redis: Redis, history: ClickHouse, unique: Callable[[str], str]) -> PeopleService:
     clock, keys = SystemClock(), Keys(unique("people"))
-    profiles = Profiles(database, history)
+    exports = PropertyExport(database, history)
     overrides = Overrides(database, history)
     return PeopleService(
-        database, redis, Audit(clock, Ids()), clock, keys=keys, overrides=overrides, profiles=profiles
+        database, redis, Audit(clock, Ids()), clock, keys=keys, overrides=overrides, property_export=exports
     )  # fmt: skip
 
 
@@ -74,7 +74,7 @@ async def test_a_history_in_any_pieces_with_a_death_at_every_point(
 ) -> None:
     chance = random.Random(5)
     events = generated.history(5, size=240)
-    small = Profiles(database, history, portion=7)
+    small = PropertyExport(database, history, portion=7)
     while await small.ship():  # what earlier tests left
         pass
 
@@ -105,7 +105,7 @@ async def test_a_history_in_any_pieces_with_a_death_at_every_point(
 
     await more()
     for only in CHANGES:
-        assert await enumerate_points(attempt, check, only=only, what=f"exporting profiles, {only}") >= 2
+        assert await enumerate_points(attempt, check, only=only, what=f"exporting properties, {only}") >= 2
     assert await folded(database, tenant)
 
 
@@ -117,20 +117,20 @@ async def test_an_erased_person_is_in_no_row_and_nobody_brings_it_back(
         zoe = said(each, "e1", 1, "see", "zoe", set=b'{"plan":"pro"}')
         await commit(database, each, [zoe, said(each, "e2", 2, "see", "bob", set=b'{"a":1}')])
         await people.keeper.settle(each)
-    assert people.profiles is not None
-    await people.profiles.ship()
+    assert people.property_export is not None
+    await people.property_export.ship()
     await commit(database, tenant, [said(tenant, "e3", 3, "see", "zoe", set=b'{"plan":"team"}')])
     await people.keeper.settle(tenant)
     gate = Gate(history)
-    shipping = asyncio.create_task(Profiles(database, gate).ship())
+    shipping = asyncio.create_task(PropertyExport(database, gate).ship())
     await gate.reached.wait()
     erasing = asyncio.create_task(people.erase(tenant, ["zoe"]))
     await asyncio.sleep(0)
     gate.open.set()
     await asyncio.gather(shipping, erasing)
-    await people.profiles.ship()
+    await people.property_export.ship()
     kept = (
-        "select count() from person_profiles"
+        "select count() from person_properties"
         " where tenant_id = {t:UInt32} and notEmpty(properties) and person_id = {p:UUID}"
     )
     for whose, rows in ((tenant, 0), (other, 1)):
@@ -139,7 +139,7 @@ async def test_an_erased_person_is_in_no_row_and_nobody_brings_it_back(
         assert await exported(history, whose) == await folded(database, whose)
     await commit(database, tenant, [said(tenant, "e9", 9, "see", "zoe", set=b'{"plan":"new"}')])
     await people.keeper.settle(tenant)
-    await people.profiles.ship()
+    await people.property_export.ship()
     assert (await exported(history, tenant))[person_id(tenant, "zoe")] == {"plan": "new"}
 
 
@@ -149,7 +149,7 @@ async def test_people_of_before_and_a_lost_table_are_sent_again(
     events = [said(tenant, f"e{n}", n, "see", f"p{n}", set=b'{"n":%d,"f":1.50,"l":[1, "a"]}' % n) for n in range(30)]
     await commit(database, tenant, [*events, said(tenant, "bare", 1, "see", "bare")])
     await people.keeper.settle(tenant)
-    small = Profiles(database, history, portion=7)
+    small = PropertyExport(database, history, portion=7)
     async with database.worker() as tx:
         await tx.execute(UNMARK, tenant)  # as people of an installation before this release
         await tx.execute(AGAIN, tenant)
@@ -163,12 +163,12 @@ async def test_people_of_before_and_a_lost_table_are_sent_again(
         assert found == await folded(database, tenant)
         assert (len(found), found[person_id(tenant, "p3")]["n"]) == (30, "changed")
         stored = await history.query(
-            "select properties from person_profiles where tenant_id = {t:UInt32} and person_id = {p:UUID}",
+            "select properties from person_properties where tenant_id = {t:UInt32} and person_id = {p:UUID}",
             {"t": tenant, "p": person_id(tenant, "p7")},
         )
         assert msgspec.json.decode(stored[0][0]) == {"n": 7, "f": 1.5, "l": [1, "a"]}
         assert '"l":[1,"a"]' in stored[0][0]
-        await small.rebuild()
+        await people.rebuild_properties()
         assert await exported(history, tenant) == {}
     while await small.ship():  # of everybody, for the tests that come after
         pass

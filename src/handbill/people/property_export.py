@@ -1,4 +1,4 @@
-"""Profiles: what people are like now, exported to ClickHouse for questions about events by properties of people.
+"""What people are like now, exported to ClickHouse for questions about events by properties of people.
 
 Every change of a person leaves a row in the same transaction (a trigger). The row's number, taken while the person's
 row is held, is the version in ClickHouse, so of two exports of one person the later change holds, however often and in
@@ -27,7 +27,7 @@ from handbill.people.overrides import NO_TABLE
 
 S = sqlfiles.load("handbill.people")
 Q = sqlfiles.queries("handbill.people")
-TABLE = "person_profiles"
+TABLE = "person_properties"
 COLUMNS = ("tenant_id", "person_id", "properties", "version", "deleted")
 PORTION = 2_000
 PORTION_BYTES = 8 << 20
@@ -35,8 +35,8 @@ _NAMED_AT_ONCE = 1_000
 _NOBODY = UUID(int=0)
 
 
-class Profiles:
-    """Exports profiles, forgets them, and begins anew. One exports at a time, whoever it is."""
+class PropertyExport:
+    """Exports properties of people, forgets them, and begins anew. One exports at a time, whoever it is."""
 
     def __init__(
         self, database: Database, clickhouse: ClickHouse, portion: int = PORTION, portion_bytes: int = PORTION_BYTES
@@ -55,10 +55,10 @@ class Profiles:
 
     async def _changes(self) -> int:
         async with self._database.worker() as tx:
-            if not await tx.fetchval(S.any_profile_changes):
+            if not await tx.fetchval(S.any_property_changes):
                 return 0
             await tx.execute(S.lock_moves)
-            rows = await tx.fetch(S.take_profile_changes, self._portion, self._portion_bytes)
+            rows = await tx.fetch(S.take_property_changes, self._portion, self._portion_bytes)
             await self._send([_row(row, row["change_id"]) for row in rows])
         return len(rows)
 
@@ -71,7 +71,7 @@ class Profiles:
             place = await tx.fetchrow(S.backfill_place)
             if place is None:
                 return 0
-            rows = await tx.fetch(S.next_profiles, *place, self._portion, self._portion_bytes)
+            rows = await tx.fetch(S.next_properties, *place, self._portion, self._portion_bytes)
             await self._send([_row(row, 0) for row in rows if row["properties"] != "{}"])
             last = (rows[-1]["tenant_id"], rows[-1]["person_id"]) if rows else tuple(place)
             await tx.execute(S.move_backfill, *last, not rows)
@@ -80,16 +80,16 @@ class Profiles:
     async def _send(self, rows: Sequence[Sequence[Any]]) -> None:
         if rows:
             await self._clickhouse.insert(TABLE, COLUMNS, rows)
-            metrics.PROFILES_EXPORTED.inc(len(rows))
+            metrics.PERSON_PROPERTIES_EXPORTED.inc(len(rows))
 
     async def forget(self, tx: Tx, tenant_id: int, ids: Sequence[str]) -> None:
         """Nothing in ClickHouse says what the people of these ids are like. For an erasure, in its transaction and
         under the lock of moves. Who remains of them is sent again after its commit."""
-        current = {row[0] for row in await tx.fetch(S.profiles_of_ids, tenant_id, ids)}
+        current = {row[0] for row in await tx.fetch(S.people_of_erased, tenant_id, ids)}
         people = sorted(current | {person_id(tenant_id, each) for each in ids})
         for first in range(0, len(people), _NAMED_AT_ONCE):
             some = people[first : first + _NAMED_AT_ONCE]
-            statement = Q.forget_profiles.replace("<<tenant>>", str(tenant_id))
+            statement = Q.forget_properties.replace("<<tenant>>", str(tenant_id))
             named = ", ".join(f"toUUID('{each}')" for each in some)
             try:
                 await self._clickhouse.command(statement.replace("<<people>>", named), {"mutations_sync": 1})
@@ -100,13 +100,13 @@ class Profiles:
                         "here. Ask again.",
                         code="HISTORY_BROKEN",
                     ) from error
-        await tx.execute(S.add_profile_changes, tenant_id, people)
+        await tx.execute(S.add_property_changes, tenant_id, people)
 
     async def rebuild(self) -> None:
-        """Forget all profiles in ClickHouse and send everybody again, from the next export on."""
+        """Forget all of it in ClickHouse and send everybody again, from the next export on."""
         async with self._database.worker() as tx:
             await tx.execute(S.lock_moves)
-            await self._clickhouse.command(Q.clear_profiles)
+            await self._clickhouse.command(Q.clear_properties)
             await tx.execute(S.move_backfill, 0, _NOBODY, False)
 
 
