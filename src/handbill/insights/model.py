@@ -83,8 +83,7 @@ def _check_value(op: str, value: Value) -> None:
 class Field(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Something an event says, one of its properties or of its columns; or a property of its person, as it is now.
 
-    With dots, and where there is no property of that very name, it leads into objects: `$context.campaign.source`.
-    """
+    With dots, and where there is no property of that very name, it leads into objects: `$context.campaign.source`."""
 
     property: Word | None = None
     column: Column | None = None
