@@ -14,8 +14,8 @@ from handbill.kit.errors import Broken, Busy
 CHUNK = 16 * 1024 * 1024
 """Rows go back in bodies of about this size: no face takes them without limit."""
 SENT_AGAIN = frozenset({"person_properties"})
-"""Tables whose rows are copies of PostgreSQL's and are sent again after a restore. ClickHouse is copied after PostgreSQL:
-a copy would have later versions than what is restored there, and hold against it."""
+"""Tables whose rows are copies of PostgreSQL's and are sent again after a restore. ClickHouse is copied after
+PostgreSQL: a copy would have later versions than what is restored there, and hold against it."""
 NO_LIMIT = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=600)
 
 
