@@ -32,10 +32,10 @@ from tests.conftest import MakeTenant
 from tests.kit import people as generated
 from tests.kit.crashes import enumerate_points
 from tests.kit.people import commit, said
-from tests.store.test_people_erasure import Gate
+from tests.kit.waiting import eventually
+from tests.store.test_people_erasure import WAITING, Gate
 
 FOLDED = Sql("select person_id, properties from people.persons where tenant_id = $1 and properties <> '{}'", "t_folded")
-OPEN = Sql("select count(*)::int from people.property_changes where tenant_id = $1", "t_open")
 UNMARK = Sql("delete from people.property_changes where tenant_id = $1", "t_unmark")
 AGAIN = Sql(
     "update people.property_backfill set after_tenant = $1 - 1, after_person = 'ffffffff-ffff-ffff-ffff-ffffffffffff',"
@@ -125,7 +125,12 @@ async def test_an_erased_person_is_in_no_row_and_nobody_brings_it_back(
     shipping = asyncio.create_task(PropertyExport(database, gate).ship())
     await gate.reached.wait()
     erasing = asyncio.create_task(people.erase(tenant, ["zoe"]))
-    await asyncio.sleep(0)
+
+    async def waits() -> bool:
+        async with database.worker() as tx:
+            return erasing.done() or bool(await tx.fetchval(WAITING))
+
+    await eventually(waits, what="the erasure waits for the export, or is done")
     gate.open.set()
     await asyncio.gather(shipping, erasing)
     await people.property_export.ship()
