@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from handbill.events.model import CapturedEvent
 from handbill.infra.clickhouse import ClickHouse
 from handbill.infra.redis import Redis
 from handbill.kit.errors import Broken
@@ -99,6 +100,9 @@ async def test_backup_of_a_busy_stack_and_restore(short_tmp: Path) -> None:
         demo = (await ready(up))["demo"]
         async with house_of(home) as house:
             await fill(house)
+            now = house.clock.now_ms()
+            await house.events.accept([CapturedEvent(1, "b-1", now, now, "see", "zoe", "own", set=b'{"plan":"pro"}')])
+            await eventually(lambda: _has_plan(house), what="ClickHouse knows what zoe is like", timeout=60)
             before = await facts_of(house.clickhouse)
             async with traffic(house) as rounds:
                 await eventually(lambda: rounds[0] >= 5)
@@ -131,9 +135,15 @@ async def test_backup_of_a_busy_stack_and_restore(short_tmp: Path) -> None:
         async with house_of(home) as house:
             await found_after(house)
             assert await facts_of(house.clickhouse) == before
+            await eventually(lambda: _has_plan(house), what="what people are like was sent again", timeout=60)
             tenants = await house.tenants.list_tenants()
             assert len(tenants) >= 6
         assert await up.stop() == 0
+
+
+async def _has_plan(house: House) -> bool:
+    rows = await house.clickhouse.query("select count() from person_properties where position(properties, 'plan') > 0")
+    return bool(rows[0][0])
 
 
 def _removed(home: Path) -> bool:

@@ -162,6 +162,8 @@ async def test_what_is_refused(desk: Desk, tenant: int) -> None:
         {"filters": [{"op": "gt", "property": "x", "values": ["a"]}]}, {"filters": [{"op": "set"}]},
         {"filters": [{"op": "is", "property": "a\0", "values": ["x"]}]}, {"groups": 51}, {"from": "9999-12-31"},
         {"filters": [{"op": "gt", "property": "x", "values": [1e300]}]},
+        {"breakdown": {"property": "x", "of": "group"}},
+        {"breakdown": {"column": "os", "of": "person"}}, {"filters": [{"op": "set", "column": "os", "of": "person"}]},
     )  # fmt: skip
     for wrong in wrongs:
         (await api("POST", f"{V1}/trends", key=mine, json={**asked, **wrong})).problem(400, "INVALID")
@@ -326,6 +328,19 @@ async def test_from_a_clients_call_to_a_persons_page(
             return (await explained("m-1"))["person_id"] == str(person_id(tenant, "ada"))
 
         await eventually(moved)  # and by the overrides in the event store
+
+        today = datetime.now(UTC).date()
+        days = {"from": str(today - timedelta(days=1)), "to": str(today + timedelta(days=2))}
+        asked = {**days, "series": [{"event": "look"}], "breakdown": {"property": "plan", "of": "person"}}
+        await send({"type": "identify", "userId": "ada", "traits": {"plan": "pro"}, "messageId": "m-4"})
+
+        async def by_plan() -> Any:
+            answer = (await api("POST", f"{V1}/trends?wait=5", key=mine, json=asked)).json()
+            return answer if answer["complete"] else None
+
+        answer = await eventually(by_plan, timeout=90)  # the first complete answer has it
+        lines = [(line["group"]["kind"], line["group"]["value"], line["total"]) for line in answer["lines"]]
+        assert lines == [("value", "pro", 1)], "what the phone did is of somebody who has a plan by now"
 
 
 async def test_banner_statistics_by_what_only_events_say(desk: Desk, clickhouse: ClickHouse, tenant: int) -> None:

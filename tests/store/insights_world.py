@@ -21,7 +21,7 @@ from handbill.infra.clickhouse import ClickHouse
 from handbill.insights.model import Field, Filter, FunnelQuery, RetentionQuery, TrendsQuery
 from handbill.insights.periods import cuts, midnight
 from tests.store.funnel_model import chain
-from tests.store.nested_properties import NESTED, nested, property_of
+from tests.store.insights_properties import NESTED, TEXTS, nested, property_of, value_of
 
 SPACE = UUID(int=11)
 BANNERS = ("$banner_impression", "$banner_click")
@@ -38,27 +38,11 @@ PROPERTIES = (
     "tab\tline\n",
     "日本 `q`",
 )
-TEXTS = (
-    "",
-    "x",
-    "X y",
-    "true",
-    "12",
-    "-1.5",
-    "a'b",
-    "') or 1=1 --",
-    "{tenant:UInt32}",
-    "ünï",
-    "日本",
-    "\\N",
-    "nan",
-    "1e999",
-    "z" * 250,
-)
 COLUMNS = (
     "tenant_id", "at", "received", "event", "event_id", "event_key", "distinct_id", "person_id", "properties", "url",
     "country", "screen_width", "source", "micros", "sequence",
 )  # fmt: skip
+PERSON_COLUMNS = ("tenant_id", "person_id", "properties", "version", "deleted")
 ZONES = ("Europe/Paris", "America/New_York", "Asia/Kathmandu", "Australia/Lord_Howe")
 
 
@@ -75,6 +59,8 @@ class Happened(msgspec.Struct, frozen=True):
     person: UUID | None
     """None: nobody said whose it was."""
     sequence: int = 0
+    of_person: dict[str, Any] = {}
+    """The properties that its person has now."""
 
     @property
     def place(self) -> tuple[datetime, int, str]:
@@ -102,6 +88,11 @@ class World:
         for one, person, _, deleted in self.moves:
             alone = uuid5(SPACE, f"{tenant}:{one}")
             self.now[one] = alone if deleted else uuid5(SPACE, f"{tenant}:p{person}")
+        self.described = {
+            person: {name: value_of(self.order) for name in PROPERTIES[:3]} | nested(self.order)
+            for person in sorted(set(self.now.values()))
+            if self.order.random() < 0.7
+        }
         begin = midnight(self.start, self.zone) - timedelta(days=9)
         self.events = [self._event(number, begin, ids) for number in range(events)]
 
@@ -130,15 +121,11 @@ class World:
         rng = self.rng
         return Happened(
             id_, at, name, one,
-            {name: self._value() for name in PROPERTIES if rng.random() < 0.5} | nested(self.order),
+            {name: value_of(rng) for name in PROPERTIES if rng.random() < 0.5} | nested(self.order),
             rng.choice(("", "https://a.example/Q?x=1", "https://b.example/")), rng.choice(COUNTRIES),
             rng.choice((None, 320, 1920)), source, person, self.order.choice((0, 0, 1, 2, 2**62 - 1)),
+            self.described.get(person, {}) if person is not None else {},
         )  # fmt: skip
-
-    def _value(self) -> Any:
-        rng = self.rng
-        number = rng.choice((rng.randrange(-5, 20), rng.randrange(40) + 0.25))
-        return rng.choice((rng.choice(TEXTS), rng.choice(TEXTS), number, number, True, False, None, [1, "a"]))
 
     async def put(self, clickhouse: ClickHouse) -> None:
         rows = [
@@ -158,6 +145,17 @@ class World:
         ]
         columns = ("tenant_id", "distinct_id", "person_id", "version", "deleted")
         await clickhouse.insert("person_distinct_id_overrides", columns, moved, token=f"moves-{self.tenant}")
+        await clickhouse.insert("person_properties", PERSON_COLUMNS, self._person_rows(), token=f"people-{self.tenant}")
+
+    def _person_rows(self) -> list[tuple[Any, ...]]:
+        """With what somebody was like before, and what those were like who are gone."""
+        gone = [(person, {"plan": "gone"}) for person in set(self.now.values()) - self.described.keys()]
+        rows: list[tuple[Any, ...]] = [(self.tenant, person, "", 9, 1) for person, _ in gone]
+        for person, properties in [*gone, *self.described.items()]:
+            for version, said in ((8, properties), (7, {"plan": "before"})):
+                text = json.dumps(said, ensure_ascii=False, separators=(",", ":"))
+                rows.append((self.tenant, person, text, version, 0))
+        return rows
 
     # --- questions
     def segment(self) -> str | None:
@@ -180,7 +178,8 @@ class World:
     def field(self) -> dict[str, str]:
         if self.rng.random() < 0.3:
             return {"column": self.rng.choice(("country", "event", "screen_width", "distinct_id", "url"))}
-        return {"property": self.property()}
+        of = {"of": "person"} if self.order.random() < 0.25 else {}
+        return {"property": self.property(), **of}
 
     def property(self) -> str:
         name = self.rng.choice(PROPERTIES)
@@ -214,7 +213,7 @@ def to_millisecond(at: datetime) -> datetime:
 # --- the same rules, as plain as can be
 def said(event: Happened, field: Field) -> Any:
     if field.property is not None:
-        return property_of(event.properties, field.property)
+        return property_of(event.of_person if field.of == "person" else event.properties, field.property)
     names = {"event": "name"}
     value = getattr(event, names.get(field.column or "", field.column or ""))
     return None if value == "" else value
@@ -236,7 +235,7 @@ def holds(event: Happened, one: Filter) -> bool:
         return value is not None
     if one.op in ("is_not", "not_in", "not_contains", "not_set"):
         positive: Any = {"is_not": "is", "not_in": "in", "not_contains": "contains", "not_set": "set"}[one.op]
-        return not holds(event, Filter(positive, one.property, one.column, one.values))
+        return not holds(event, Filter(positive, one.property, one.column, one.values, one.of))
     if value is None:
         return False
     if one.op in ("is", "in"):

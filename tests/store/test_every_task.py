@@ -33,7 +33,8 @@ WORKER = {
     "relay", "relay-wake", "ledger", "consume", "caps-keeper", "incoming", "segments", "webhook-work", "cron", "leader",
 }  # fmt: skip
 LED = {
-    "sweep", "gauges", "tenants-sweep", "raised-limits", "people-mender", "overrides", "export-audit",
+    "sweep", "gauges", "tenants-sweep", "raised-limits", "people-mender", "overrides", "person-properties",
+    "export-audit",
     "sequence-corrections", "message-sweep", "token-ends",
 }  # fmt: skip
 QUEUES = {

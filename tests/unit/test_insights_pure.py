@@ -74,6 +74,7 @@ def test_whatever_a_caller_says_is_bound_and_every_statement_names_its_tenant(wo
         filters = [
             {"op": "is", "property": said, "values": [said]},
             {"op": "contains", "column": "url", "values": [said]},
+            {"op": "is_not", "property": said, "of": "person", "values": [said]},
         ]
         base = {"from": "2026-01-01", "to": "2026-02-01", "filters": filters}
         one = {"event": said, "filters": filters}
@@ -82,7 +83,7 @@ def test_whatever_a_caller_says_is_bound_and_every_statement_names_its_tenant(wo
         )
         walked = msgspec.convert({**base, "steps": [one, one], "breakdown": {"property": said}}, FunnelQuery)
         returned = msgspec.convert({**base, "begins": one, "returns": one}, RetentionQuery)
-        given_ = [Filter("is", said, None, [said])]
+        given_ = [Filter("is", said, None, [said]), Filter("gt", said, None, [1], "person")]
         assert asked.breakdown is not None
         return [
             compile.trends(7, within, asked, [said]),
@@ -96,8 +97,10 @@ def test_whatever_a_caller_says_is_bound_and_every_statement_names_its_tenant(wo
     for one, other in zip(compiled(word), compiled(like), strict=True):
         assert one.sql == other.sql
         assert one.params["tenant"] == 7
+        assert one.joins_people
+        assert "from person_properties final" in one.sql
         assert set(re.findall(r"\{(\w+):", one.sql)) <= set(one.params)
-        for source in re.finditer(r"\bfrom (events|person_distinct_id_overrides)\b", one.sql):
+        for source in re.finditer(r"\bfrom (events|person_distinct_id_overrides|person_properties)\b", one.sql):
             assert "tenant_id = {tenant:UInt32}" in one.sql[source.end() :]
     assert all("tenant_id" in text for text in Q)
 

@@ -128,6 +128,25 @@ def erase(
         raise typer.Exit(1)
 
 
+@people.command("rebuild-properties")
+def rebuild_properties(
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False, as_json: JsonFlag = False
+) -> None:
+    """Send what people are like to ClickHouse again, of all tenants: after ClickHouse was lost or restored.
+
+    The worker does it in the background. Until it is done, insights miss properties of people.
+    """
+    if not yes:
+        typer.confirm("Properties of people in ClickHouse are cleared and sent again. Go on?", abort=True)
+
+    async def work(house: House) -> dict[str, bool]:
+        await house.people.rebuild_properties()
+        return {"cleared": True}
+
+    done = with_house(work)
+    show(done, as_json, lambda: "Cleared. The worker sends everybody again.")
+
+
 def _page(found: PersonPage) -> Group:
     """Who it is, and three short tables."""
     person = found.person

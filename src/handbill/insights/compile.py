@@ -11,7 +11,7 @@ import msgspec
 
 from handbill.insights.model import Field, Filter, FunnelQuery, Matching, RetentionQuery, TrendsQuery
 from handbill.insights.periods import milliseconds
-from handbill.insights.statements import filled
+from handbill.insights.statements import Q, filled
 from handbill.insights.terms import (
     GROUP_TEXT,
     MOMENT,
@@ -40,6 +40,8 @@ Place = tuple[int, int, str, str]
 class Compiled(msgspec.Struct, frozen=True):
     sql: str
     params: dict[str, Any]
+    joins_people: bool = False
+    """Whether it looks at what people are like now: it then joins as many rows as the tenant has people."""
 
 
 class Range(msgspec.Struct, frozen=True):
@@ -63,9 +65,17 @@ class Range(msgspec.Struct, frozen=True):
             return all_of(filters, bind)
         return f"{all_of(filters, bind)} and {PERSON} in {bind.add(list(self.only), 'Array(UUID)')}"
 
-    def joined(self, by_person: bool) -> dict[str, str]:
-        """The join with the overrides is left out where nobody asks for people."""
+    def joined(self, bind: Binder, by_person: bool) -> dict[str, str]:
+        """The joins with the overrides and the people, each left out where nobody asks for it. To be asked when all
+        expressions are made."""
+        if bind.person_values:
+            return {"people": f"{Q.people}\n{person_properties(bind)}"}
         return {} if by_person or self.only is not None else {"people": ""}
+
+
+def person_properties(bind: Binder) -> str:
+    """The join with the properties of people."""
+    return filled("person_properties", said=", ".join(bind.person_values))
 
 
 def top_values(
@@ -84,8 +94,9 @@ def top_values(
     bind.params["groups"] = groups
     where = f"{within.narrowed(filters, bind)} and ({' or '.join(matching(one, bind) for one in among)})"
     where = identified(where, among) if of_people else where
-    sql = filled("top_values", text=_cut(field, bind), said=said(field, bind), where=where, **within.joined(False))
-    return Compiled(sql, bind.params)
+    text, there = _cut(field, bind), said(field, bind)
+    sql = filled("top_values", text=text, said=there, where=where, **within.joined(bind, False))
+    return Compiled(sql, bind.params, bool(bind.person_values))
 
 
 def trends(tenant: int, within: Range, query: TrendsQuery, top: Sequence[str]) -> Compiled:
@@ -101,9 +112,9 @@ def trends(tenant: int, within: Range, query: TrendsQuery, top: Sequence[str]) -
         figures.append(f"{figure(one.measure, one.of, counted, bind)} as f{number}")
         nobodys.append(f"{unidentified(when, one) if of_people else 'toUInt64(0)'} as u{number}")
     where = f"{within.narrowed(query.filters, bind)} and ({' or '.join(conditions)})"
-    people = within.joined(any(one.measure == "people" for one in query.series))
+    people = within.joined(bind, any(one.measure == "people" for one in query.series))
     sql = filled("trends", kind=kind, value=value, figures=", ".join(figures + nobodys), where=where, **people)
-    return Compiled(sql, bind.params)
+    return Compiled(sql, bind.params, bool(bind.person_values))
 
 
 def funnel(tenant: int, within: Range, query: FunnelQuery, top: Sequence[str]) -> Compiled:
@@ -120,6 +131,8 @@ def funnel(tenant: int, within: Range, query: FunnelQuery, top: Sequence[str]) -
         value = f"if(kind = {VALUE}, entry.5, '')"
     where = identified(f"{within.narrowed(query.filters, bind)} and ({' or '.join(conditions)})", query.steps)
     mask, instant = f"toUInt64({steps})", f"cityHash64({PERSON}, {MOMENT}, e.sequence)"
+    window = bind.add(query.window_s * 1_000_000, "Int64")
+    people = within.joined(bind, True)
     sql = filled(
         "funnel",
         kind=kind,
@@ -128,13 +141,14 @@ def funnel(tenant: int, within: Range, query: FunnelQuery, top: Sequence[str]) -
         moment=MOMENT,
         mask=mask,
         instant=instant,
-        ties=filled("ties", instant=instant, mask=mask, where=where),
+        ties=filled("ties", instant=instant, mask=mask, where=where, **people),
         entry=entry,
-        walk=_walk(len(query.steps), bind.add(query.window_s * 1_000_000, "Int64")),
+        walk=_walk(len(query.steps), window),
         levels=", ".join(_levels(len(query.steps))),
         where=where,
+        **people,
     )
-    return Compiled(sql, bind.params)
+    return Compiled(sql, bind.params, bool(bind.person_values))
 
 
 def unidentified_events(
@@ -147,7 +161,8 @@ def unidentified_events(
     conditions = [matching(one, bind) for one in among]
     counts = ", ".join(unidentified(when, one) for when, one in zip(conditions, among, strict=True))
     where = f"{within.narrowed(filters, bind)} and ({' or '.join(conditions)}) and {UNIDENTIFIED}"
-    return Compiled(filled("counts", counts=counts, where=where, people=""), bind.params)
+    sql = filled("counts", counts=counts, where=where, **within.joined(bind, False))
+    return Compiled(sql, bind.params, bool(bind.person_values))
 
 
 def _walk(steps: int, window: str) -> str:
@@ -197,8 +212,11 @@ def retention(tenant: int, within: Range, query: RetentionQuery) -> Compiled:
         cohorts = f"if({earliest} >= {{middle:Int64}}, [{_place(earliest)}], [])"
     among = (query.begins, query.returns)
     where = identified(f"{within.narrowed(query.filters, bind)} and ({begins} or {returns})", among)
-    sql = filled("retention", person=PERSON, place=_place(moment), cohorts=cohorts, returns=returns, where=where)
-    return Compiled(sql, bind.params)
+    people = within.joined(bind, True)
+    sql = filled(
+        "retention", person=PERSON, place=_place(moment), cohorts=cohorts, returns=returns, where=where, **people
+    )  # fmt: skip
+    return Compiled(sql, bind.params, bool(bind.person_values))
 
 
 def _place(moment: str) -> str:
@@ -231,7 +249,9 @@ def events(
         last = zip(before, ("Int64", "UInt64", "String", "String"), strict=True)
         bound = ", ".join(bind.add(value, kind) for value, kind in last)
         parts.append(f"({MOMENT}, e.sequence, e.event_id, lower(hex(e.event_key))) < ({bound})")
-    return Compiled(filled("events", person=PERSON, moment=MOMENT, where=" and ".join(parts) or "1"), bind.params)
+    where, narrowing = " and ".join(parts) or "1", within.joined(bind, False)["people"]
+    sql = filled("events", person=PERSON, moment=MOMENT, where=where, narrowing=narrowing)
+    return Compiled(sql, bind.params, bool(bind.person_values))
 
 
 def _group(field: Field | None, top: Sequence[str], bind: Binder) -> tuple[str, str]:

@@ -33,6 +33,7 @@ Column = Literal[
     "os_version", "device_type", "language", "timezone", "screen_width", "screen_height", "lib", "source",
 ]  # fmt: skip
 Op = Literal["is", "is_not", "in", "not_in", "contains", "not_contains", "gt", "gte", "lt", "lte", "set", "not_set"]
+Owner = Literal["event", "person"]
 Measure = Literal["count", "people", "sum", "avg", "min", "max", "p50", "p90", "p95", "p99"]
 Interval = Literal["hour", "day", "week", "month"]
 Period = Literal["day", "week", "month"]
@@ -54,10 +55,17 @@ def _plain(*texts: str | None) -> None:
 
 
 def path_of(name: str) -> tuple[str, ...]:
-    """The names that lead to a nested property, `$context.campaign.source` to three. None where `name` is no path: it
-    has no dot, an empty part, or more than 10 parts."""
+    """The names that lead to a nested property; none for a name without a dot, with an empty part, or more than 10."""
     parts = tuple(name.split("."))
     return parts if 1 < len(parts) <= MOST_LEVELS and all(parts) else ()
+
+
+def _check_field(name: str | None, column: str | None, of: str) -> None:
+    if (name is None) == (column is None):
+        raise ValueError("name either a property or a column")
+    if of == "person" and name is None:
+        raise ValueError("only a property can be of a person")
+    _plain(name)
 
 
 def _check_value(op: str, value: Value) -> None:
@@ -73,19 +81,17 @@ def _check_value(op: str, value: Value) -> None:
 
 
 class Field(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Something an event says: one of its properties, or one of its columns.
+    """Something an event says, one of its properties or of its columns; or a property of its person, as it is now.
 
-    A property is named as the event has it. With dots, and in events that have no property of that very name, it is the
-    way into objects: `$context.campaign.source`.
-    """
+    With dots, and where there is no property of that very name, it leads into objects: `$context.campaign.source`."""
 
     property: Word | None = None
     column: Column | None = None
+    of: Owner = "event"
+    """Whose property: the event's, or that of its person, as it is now."""
 
     def __post_init__(self) -> None:
-        if (self.property is None) == (self.column is None):
-            raise ValueError("name either a property or a column")
-        _plain(self.property)
+        _check_field(self.property, self.column, self.of)
 
 
 class Filter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -101,11 +107,11 @@ class Filter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     column: Column | None = None
     values: Annotated[list[Value], Meta(max_length=MOST_VALUES)] = []
     """What it is compared with: one value, or several for `in` and `not_in`."""
+    of: Owner = "event"
+    """Whose property: the event's, or that of its person, as it is now."""
 
     def __post_init__(self) -> None:
-        if (self.property is None) == (self.column is None):
-            raise ValueError("name either a property or a column")
-        _plain(self.property)
+        _check_field(self.property, self.column, self.of)
         several = self.op in ("in", "not_in")
         if (self.op in _ALONE) != (not self.values) or (len(self.values) > 1 and not several):
             raise ValueError("set and not_set take no value, in and not_in several, every other op one")
@@ -113,7 +119,7 @@ class Filter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             _check_value(self.op, value)
 
     def subject(self) -> Field:
-        return Field(self.property, self.column)
+        return Field(self.property, self.column, self.of)
 
 
 Filters = Annotated[list[Filter], Meta(max_length=MOST_FILTERS)]

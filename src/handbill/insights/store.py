@@ -43,14 +43,14 @@ class EventStoreReader:
     async def ask(self, question: Compiled, *, again: bool = True) -> list[tuple[Any, ...]]:
         """All rows. When the asking task is cancelled the connection closes, and the engine ends the query with it."""
         try:
-            settings = self._settings(self._bounds.seconds)
+            settings = self._settings(self._bounds.seconds, question)
             return await self._clickhouse.query(question.sql, question.params, settings, again=again)
         except (ClickHouseError, ClickHouseBusy) as error:
             raise _told(error) from error
 
     async def stream(self, question: Compiled) -> AsyncGenerator[list[tuple[Any, ...]], None]:
         """Block by block, for exports."""
-        settings = {**self._settings(self._bounds.export_seconds), "max_block_size": _BLOCK_ROWS}
+        settings = {**self._settings(self._bounds.export_seconds, question), "max_block_size": _BLOCK_ROWS}
         try:
             async with aclosing(self._clickhouse.stream(question.sql, question.params, settings)) as blocks:  # type: ignore[type-var]
                 async for block in blocks:
@@ -58,9 +58,12 @@ class EventStoreReader:
         except (ClickHouseError, ClickHouseBusy) as error:
             raise _told(error) from error
 
-    def _settings(self, seconds: int) -> dict[str, Any]:
+    def _settings(self, seconds: int, question: Compiled) -> dict[str, Any]:
         bounds = self._bounds
+        # As many rows as a tenant has people are joined on disk beyond a part of the memory.
+        on_disk = {"join_algorithm": "grace_hash", "max_bytes_in_join": bounds.memory_bytes // 6}
         return {
+            **(on_disk if question.joins_people else {}),
             "max_execution_time": seconds,
             "max_memory_usage": bounds.memory_bytes,
             # What is grouped or sorted waits on disk beyond a third of the memory: the rest is for what is done with it

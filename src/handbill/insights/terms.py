@@ -28,6 +28,18 @@ class Binder:
     def __init__(self, **fixed: Any) -> None:
         self.params: dict[str, Any] = dict(fixed)
         self._known: dict[tuple[str, str], str] = {}
+        self._person_values: list[str] = []
+
+    @property
+    def person_values(self) -> Sequence[str]:
+        """What is looked up in the properties of people, in the order of its places."""
+        return tuple(self._person_values)
+
+    def of_person(self, expression: str) -> str:
+        """The place of what `expression` finds in the `properties` of a person."""
+        if expression not in self._person_values:
+            self._person_values.append(expression)
+        return f"p.said[{self._person_values.index(expression) + 1}]"
 
     def add(self, value: Any, kind: str) -> str:
         key = (kind, repr(value))
@@ -65,18 +77,20 @@ def number_of(field: Field, bind: Binder) -> str:
 def _raw(field: Field, bind: Binder) -> str:
     """The property's JSON, '' where the event has none: always the same expression, so that the engine reads the object
     once a row. A name with dots is looked for twice: as it is, then, where the event has no such name, as a path."""
-    exact = f"JSONExtractRaw(e.properties, {bind.add(field.property, 'String')})"
+    source = "properties" if field.of == "person" else "e.properties"
     path = path_of(field.property or "")
-    if not path:
-        return exact
-    names = ", ".join(bind.add(name, "String") for name in path)
-    return f"if(notEmpty({exact}), {exact}, JSONExtractRaw(e.properties, {names}))"
+    raw = exact = f"JSONExtractRaw({source}, {bind.add(field.property, 'String')})"
+    if path:
+        names = ", ".join(bind.add(name, "String") for name in path)
+        raw = f"if(notEmpty({exact}), {exact}, JSONExtractRaw({source}, {names}))"
+    return bind.of_person(raw) if field.of == "person" else raw
 
 
 def condition(one: Filter, bind: Binder) -> str:
     op = _NEGATED.get(one.op)
     if op is not None:
-        return f"not {condition(Filter(op, one.property, one.column, one.values), bind)}"  # type: ignore[arg-type]
+        positive = Filter(op, one.property, one.column, one.values, one.of)  # type: ignore[arg-type]
+        return f"not {condition(positive, bind)}"
     field = one.subject()
     if one.op == "set":
         return f"({said(field, bind)})"

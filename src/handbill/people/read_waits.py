@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import msgspec
 
@@ -38,11 +39,13 @@ class WaitLimits(msgspec.Struct, frozen=True):
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """What one look saw: the lanes, and of each tenant the oldest and newest mark and some moves not exported yet."""
+    """What one look saw: the lanes, and of each tenant the oldest and newest mark, and what is not exported yet: the
+    oldest and newest change of properties, and some moves."""
 
     at: float
     lanes: LaneCursors
     marks: Mapping[int, tuple[int, int] | None]
+    changes: Mapping[int, tuple[int, int] | None]
     moves: Mapping[int, frozenset[str]]
 
 
@@ -121,12 +124,12 @@ class ReadWaits:
         async with self._database.worker() as tx:
             lanes = await self._lanes.read(tx)
             marks = await tx.fetch(S.unfolded_range, tenants)
+            changes = await tx.fetch(S.property_changes_range, tenants)
             moves: dict[int, set[str]] = {}
             for row in await tx.fetch(S.unshipped_moves, tenants, _MOVES):
                 moves.setdefault(row["tenant_id"], set()).add(row["distinct_id"])
         return Progress(
-            at, lanes,
-            {row["tenant_id"]: None if row["oldest"] is None else (row["oldest"], row["newest"]) for row in marks},
+            at, lanes, _ranges(marks), _ranges(changes),
             {tenant: frozenset(ids) for tenant, ids in moves.items()},
         )  # fmt: skip
 
@@ -153,6 +156,7 @@ class _Read:
         self._mark: int | None = None
         self._rounds = 0
         self._moves: frozenset[str] | None = None
+        self._change: int | None = None
 
     def is_there(self, seen: Progress) -> bool:
         if seen.lanes.uncounted(self.ends):
@@ -161,7 +165,10 @@ class _Read:
             return True
         if not self._is_folded(seen):
             return False
-        return self.until == "people" or (self._is_moved(seen) and not seen.lanes.missing(self.ends))
+        if self.until == "people":
+            return True
+        are_people_exported = self._is_moved(seen) & self._is_described(seen)
+        return are_people_exported and not seen.lanes.missing(self.ends)
 
     def _is_folded(self, seen: Progress) -> bool:
         """Every mark that was there when the events were counted is gone, and then those that were left meanwhile."""
@@ -181,6 +188,17 @@ class _Read:
         else:
             self._moves &= moves
         return self._moves is not None and not self._moves
+
+    def _is_described(self, seen: Progress) -> bool:
+        """ClickHouse has every change of properties that it did not have when the people were worked out."""
+        changes = seen.changes[self.tenant_id]
+        if self._change is None:
+            self._change = 0 if changes is None else changes[1]
+        return changes is None or changes[0] > self._change
+
+
+def _ranges(rows: Iterable[Any]) -> dict[int, tuple[int, int] | None]:
+    return {row["tenant_id"]: None if row["oldest"] is None else (row["oldest"], row["newest"]) for row in rows}
 
 
 def _now() -> float:

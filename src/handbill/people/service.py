@@ -47,6 +47,7 @@ from handbill.people.model import (
     WarningView,
 )
 from handbill.people.overrides import Overrides
+from handbill.people.property_export import PropertyExport
 from handbill.people.read_waits import ReadWaits
 from handbill.people.reader import PeopleReader
 from handbill.tenants.service import Audit
@@ -82,6 +83,7 @@ class PeopleService:
         keys: Keys | None = None,
         ids: Ids | None = None,
         overrides: Overrides | None = None,
+        property_export: PropertyExport | None = None,
     ) -> None:
         self._database = database
         self._redis = redis
@@ -93,6 +95,8 @@ class PeopleService:
         self.keeper = Keeper(database, followers)
         self.overrides = overrides
         """Where ClickHouse was told of moves, if there is one."""
+        self.property_export = property_export
+        """The same for their properties."""
 
     # --- who they are
     async def person(self, tenant_id: int, person_id: UUID) -> PersonPage:
@@ -215,17 +219,24 @@ class PeopleService:
         """A name was seen for the first time: the kept lists are old."""
         await self._redis.call("DEL", *self._name_keys(tenant_id))
 
+    async def rebuild_properties(self) -> None:
+        """Send what everybody is like to ClickHouse again, of all tenants: its copy was lost."""
+        if self.property_export is not None:
+            await self.property_export.rebuild()
+
     # --- privacy
     async def erase(self, tenant_id: int, distinct_ids: list[str]) -> Mapping[str, int]:
         """Forget these ids and all that was said about them, here and among ClickHouse's moves. Safe to repeat."""
         ids = sorted(set(filter(storable, distinct_ids)))
-        overrides = self.overrides
+        overrides, export = self.overrides, self.property_export
 
-        async def moves(tx: Tx) -> None:
+        async def in_clickhouse(tx: Tx) -> None:
             if overrides is not None:
                 await overrides.forget(tenant_id, ids)
+            if export is not None:
+                await export.forget(tx, tenant_id, ids)
 
-        cleared = await self.keeper.folder.erase(tenant_id, ids, moves) if ids else {}
+        cleared = await self.keeper.folder.erase(tenant_id, ids, in_clickhouse) if ids else {}
         await self.keeper.follow(tenant_id)
         return cleared
 

@@ -193,6 +193,7 @@ def _leader(house: House) -> Chore:
         PeopleMender(house),
         ActiveHoursPruning(house),
         shipping.OverridesChore(house),
+        shipping.PropertyExportChore(house),
         shipping.ExportAudit(house),
         shipping.SequenceCorrections(house),
         messaging.MessageSweep(house),

@@ -36,6 +36,7 @@ from handbill.kit.public_url import PublicUrl
 from handbill.kit.telemetry import logs
 from handbill.messaging.service import MessagingService
 from handbill.people.overrides import Overrides
+from handbill.people.property_export import PropertyExport
 from handbill.people.service import PeopleService, ReadWaits
 from handbill.reports.service import ReportsService
 from handbill.reports.touches import Touches
@@ -94,6 +95,7 @@ class House:
             self.clock,
             followers=[self.caps.regrouped],
             overrides=Overrides(self.database, self.clickhouse),
+            property_export=PropertyExport(self.database, self.clickhouse),
         )
         self.read_waits = ReadWaits(self.database, LaneProgress(self.journal, self.lanes))
         self.caps.follow(self.people.groups)

@@ -23,6 +23,7 @@ from handbill.kit.caches import GenerationCache
 from handbill.kit.errors import Unauthorized
 from handbill.people.model import person_id
 from handbill.people.overrides import Overrides
+from handbill.people.property_export import PropertyExport
 from handbill.people.squash import LOCK as SQUASH_LOCK
 from handbill.people.squash import Squash
 
@@ -115,6 +116,20 @@ class OverridesChore(Loop):
         await self._overrides.ship()
         self.ready.set()
         await self.rest(_EVERY_S)
+
+
+class PropertyExportChore(Loop):
+    """Tells ClickHouse within about a second what people are like by now."""
+
+    def __init__(self, house: House) -> None:
+        super().__init__("person-properties")
+        self._export = PropertyExport(house.database, house.clickhouse)
+
+    async def turn(self) -> None:
+        sent = await self._export.ship()
+        self.ready.set()
+        self.health.processed(sent)
+        await self.rest(0.0 if sent else _EVERY_S)
 
 
 class ExportAudit(Loop):

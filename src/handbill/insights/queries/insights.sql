@@ -7,6 +7,13 @@ left join (
     where tenant_id = {tenant:UInt32} group by distinct_id having argMax(deleted, version) = 0
 ) as o on o.distinct_id = e.distinct_id
 
+-- name: person_properties
+-- What is asked of people as they are now, read from their properties before the join: it keeps no more than that of each.
+left join (
+    select person_id, [<<said>>] as said from person_properties final
+    where tenant_id = {tenant:UInt32} and deleted = 0 and arrayExists(found -> notEmpty(found), said)
+) as p on p.person_id = if(empty(o.distinct_id), e.person_id, o.person_id)
+
 -- name: scope
 e.tenant_id = {tenant:UInt32}
 and e.at >= fromUnixTimestamp64Milli({start:Int64}, 'UTC') and e.at < fromUnixTimestamp64Milli({end:Int64}, 'UTC')
@@ -111,7 +118,7 @@ select
     <<person>>, e.session_id, e.properties, e.url, e.referrer, e.country, e.browser, e.os, e.device_type, e.lib,
     e.source, e.marks, lower(hex(e.event_key)), e.sequence
 from (
-    select * from events as e
+    select e.* from events as e <<narrowing>>
     where <<scope>> and <<where>> and e.tenant_id = {tenant:UInt32}
     order by e.at desc, e.micros desc, e.sequence desc, e.event_id desc, e.event_key desc
     limit {rows:UInt32}

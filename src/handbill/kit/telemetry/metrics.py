@@ -131,6 +131,10 @@ EVENTS_UNSHIPPED_SECONDS = Gauge(
     "handbill_events_unshipped_seconds", "Age of the oldest batch that ClickHouse has not got, by lane", ("lane",)
 )
 OVERRIDES_SHIPPED = Counter("handbill_overrides_shipped", "Moves of an id to another person, told to ClickHouse")
+PERSON_PROPERTIES_EXPORTED = Counter(
+    "handbill_person_properties_exported",
+    "People whose properties were sent to ClickHouse, the same one as often as it changed",
+)
 OVERRIDES_SQUASHED = Counter("handbill_overrides_squashed", "Overrides that were written into the rows and ended")
 EVENTS_SHIPPING_LOST = Counter(
     "handbill_events_shipping_lost", "Counted events that the journal lost before ClickHouse had them"

@@ -38,6 +38,11 @@ where nspname !~ '^pg_' and nspname <> 'information_schema'
   and (nspname <> 'public' or exists (select from pg_class where relnamespace = pg_namespace.oid));
 """
 
+SEND_AGAIN = """
+update people.property_backfill
+set after_tenant = 0, after_person = '00000000-0000-0000-0000-000000000000', finished_at = null;
+"""
+
 CURSORS = "select lane || ' ' || cursor from events.lanes;"
 
 
@@ -99,6 +104,7 @@ async def restore(settings: Settings, folder: Path, found: Manifest, *, force: b
         if settings.clickhouse.url is not None and found.clickhouse_tables:
             await clickhouse.copy_in(settings.clickhouse.url, folder / "clickhouse", found.clickhouse_tables)
         applied = await schema.migrate_postgres(settings)
+        await tools.sql(owner, SEND_AGAIN)
         await _adopt(owner, store)
     finally:
         await store.stop()

@@ -1,4 +1,4 @@
-"""Properties with objects inside, and properties whose own names have dots; and the rule by which both are read."""
+"""Values of generated properties: nested ones, names that have dots; and the rule by which they are read."""
 
 from __future__ import annotations
 
@@ -7,6 +7,24 @@ from typing import Any
 
 NESTED = ("a.b", "$context.campaign.source", "$groups.company", "o.o.it's", "o..x", ".o", "o.1", "l.0", "l.x", "plan.x")
 """Names with dots: as a whole, as paths, both, and neither."""
+
+TEXTS = (
+    "",
+    "x",
+    "X y",
+    "true",
+    "12",
+    "-1.5",
+    "a'b",
+    "') or 1=1 --",
+    "{tenant:UInt32}",
+    "ünï",
+    "日本",
+    "\\N",
+    "nan",
+    "1e999",
+    "z" * 250,
+)
 
 
 def nested(rng: Random) -> dict[str, Any]:
@@ -23,6 +41,11 @@ def nested(rng: Random) -> dict[str, Any]:
         made["o"] = {"o": _made(rng, "it's"), "": {"x": "x"}, "1": "one", "x": 12}
         made |= {".o": rng.choice(("", 12)), "l": [{"x": "x"}, "X y"]}
     return made
+
+
+def value_of(rng: Random) -> Any:
+    number = rng.choice((rng.randrange(-5, 20), rng.randrange(40) + 0.25))
+    return rng.choice((rng.choice(TEXTS), rng.choice(TEXTS), number, number, True, False, None, [1, "a"]))
 
 
 def _made(rng: Random, name: str) -> dict[str, Any]:
