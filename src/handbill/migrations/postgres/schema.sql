@@ -2079,62 +2079,7 @@ revoke insert, update, delete on events.sequence_corrections from handbill_app;
 -- been verified; their next sync asks.
 alter table adstats.fb_connections add column verified_at timestamptz;
 
--- === 0027_single_messages
--- Messages of their own: a row of messaging.messages without a campaign, and here what was asked for. Adding columns with
--- constant defaults and dropping a NOT NULL change no row.
-alter table messaging.messages alter column campaign_id drop not null;
-alter table messaging.numbers
-    add column single_turn  uuid,                                          -- the chain of turns that sends single messages
-    add column single_until timestamptz not null default '-infinity';
-
-create table messaging.single_messages (
-    tenant_id       int not null references tenants.tenants (tenant_id),
-    message_id      uuid not null,
-    idempotency_key text collate "C" not null check (length(idempotency_key) between 1 and 255),
-    digest          bytea not null,                      -- of the request; empty after an erasure: nothing equals it
-    connection_id   uuid not null,
-    content         jsonb not null,                      -- the template, or that it is text; the words are in fields
-    purpose         text not null check (purpose in ('marketing', 'utility')),
-    reply_to        text,
-    source          text not null check (source in ('api', 'inbox', 'job', 'cli')),
-    expires_at      timestamptz not null,
-    reported_state  text,                                -- the last state that webhooks of ours were given; null: none
-    created_by      text not null,
-    created_at      timestamptz not null,
-    primary key (tenant_id, message_id),
-    constraint uq_single_messages_key unique (tenant_id, idempotency_key),
-    foreign key (tenant_id, message_id) references messaging.messages (tenant_id, message_id),
-    foreign key (tenant_id, connection_id) references messaging.connections (tenant_id, connection_id)
-) with (fillfactor = 80);
-create index ix_single_messages_open on messaging.single_messages (tenant_id) where reported_state is null;
-create index ix_single_messages_expiry on messaging.single_messages (expires_at) where reported_state is null;
-create index ix_single_messages_connection on messaging.single_messages (tenant_id, connection_id);
-select handbill_wall('messaging.single_messages'::regclass);
--- === 0028_campaign_estimates
--- The estimate that a campaign was started with, to be compared with its outcome.
-alter table messaging.campaigns add column estimate jsonb;
-
--- Failures told by webhook with one code in a row, none of them delivered between: the campaign is at fault, not the people.
-alter table messaging.campaigns add column failed_code int;
-alter table messaging.campaigns add column failed_in_row int not null default 0;
-
--- A connection may have more than 100 numbers.
-alter table messaging.campaigns drop constraint campaigns_numbers_check;
-alter table messaging.campaigns add constraint ck_campaigns_numbers check (cardinality(numbers) <= 1000) not valid;
-alter table messaging.campaigns validate constraint ck_campaigns_numbers;
-
--- A tenant's own opt-out and opt-in words. No row: the defaults of every language.
-create table messaging.opt_out_words (
-    tenant_id  int primary key references tenants.tenants (tenant_id),
-    languages  text[],                                   -- whose defaults count; null: those of all languages
-    stop       text[] not null default '{}' check (cardinality(stop) <= 100),
-    start      text[] not null default '{}' check (cardinality(start) <= 100),
-    without    text[] not null default '{}' check (cardinality(without) <= 100),
-    version    int not null default 1,
-    updated_at timestamptz not null
-);
-select handbill_wall('messaging.opt_out_words'::regclass);
--- === 0026_property_export
+-- === 0024_property_export
 -- What people are like now goes to ClickHouse, for questions about events by properties of their people. A change is written
 -- in the transaction that changes a person, and goes when ClickHouse has what holds since.
 create table people.property_changes (
@@ -2189,3 +2134,60 @@ create table people.property_backfill (
 );
 grant select, update on people.property_backfill to handbill_worker;
 insert into people.property_backfill default values;
+
+-- === 0025_single_messages
+-- Messages of their own: a row of messaging.messages without a campaign, and here what was asked for. Adding columns with
+-- constant defaults and dropping a NOT NULL change no row.
+alter table messaging.messages alter column campaign_id drop not null;
+alter table messaging.numbers
+    add column single_turn  uuid,                                          -- the chain of turns that sends single messages
+    add column single_until timestamptz not null default '-infinity';
+
+create table messaging.single_messages (
+    tenant_id       int not null references tenants.tenants (tenant_id),
+    message_id      uuid not null,
+    idempotency_key text collate "C" not null check (length(idempotency_key) between 1 and 255),
+    digest          bytea not null,                      -- of the request; empty after an erasure: nothing equals it
+    connection_id   uuid not null,
+    content         jsonb not null,                      -- the template, or that it is text; the words are in fields
+    purpose         text not null check (purpose in ('marketing', 'utility')),
+    reply_to        text,
+    source          text not null check (source in ('api', 'inbox', 'job', 'cli')),
+    expires_at      timestamptz not null,
+    reported_state  text,                                -- the last state that webhooks of ours were given; null: none
+    created_by      text not null,
+    created_at      timestamptz not null,
+    primary key (tenant_id, message_id),
+    constraint uq_single_messages_key unique (tenant_id, idempotency_key),
+    foreign key (tenant_id, message_id) references messaging.messages (tenant_id, message_id),
+    foreign key (tenant_id, connection_id) references messaging.connections (tenant_id, connection_id)
+) with (fillfactor = 80);
+create index ix_single_messages_open on messaging.single_messages (tenant_id) where reported_state is null;
+create index ix_single_messages_expiry on messaging.single_messages (expires_at) where reported_state is null;
+create index ix_single_messages_connection on messaging.single_messages (tenant_id, connection_id);
+select handbill_wall('messaging.single_messages'::regclass);
+
+-- === 0026_campaign_estimates
+-- The estimate that a campaign was started with, to be compared with its outcome.
+alter table messaging.campaigns add column estimate jsonb;
+
+-- Failures told by webhook with one code in a row, none of them delivered between: the campaign is at fault, not the people.
+alter table messaging.campaigns add column failed_code int;
+alter table messaging.campaigns add column failed_in_row int not null default 0;
+
+-- A connection may have more than 100 numbers.
+alter table messaging.campaigns drop constraint campaigns_numbers_check;
+alter table messaging.campaigns add constraint ck_campaigns_numbers check (cardinality(numbers) <= 1000) not valid;
+alter table messaging.campaigns validate constraint ck_campaigns_numbers;
+
+-- A tenant's own opt-out and opt-in words. No row: the defaults of every language.
+create table messaging.opt_out_words (
+    tenant_id  int primary key references tenants.tenants (tenant_id),
+    languages  text[],                                   -- whose defaults count; null: those of all languages
+    stop       text[] not null default '{}' check (cardinality(stop) <= 100),
+    start      text[] not null default '{}' check (cardinality(start) <= 100),
+    without    text[] not null default '{}' check (cardinality(without) <= 100),
+    version    int not null default 1,
+    updated_at timestamptz not null
+);
+select handbill_wall('messaging.opt_out_words'::regclass);
