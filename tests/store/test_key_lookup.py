@@ -101,11 +101,19 @@ async def test_more_than_may_wait_are_not_kept_waiting(database: Database, tenan
     assert (many.count(None), many.count(False)) == (1_000, 10_000)
 
 
+NEVER_ANALYZED = (
+    "update pg_class set reltuples = -1, relpages = 0 where relname like 'event_keys%'",
+    "delete from pg_statistic where starelid in (select oid from pg_class where relname like 'event_keys%')",
+)
+
+
 async def test_keys_are_looked_up_one_by_one_in_a_table_nobody_has_analyzed(engines: Engines, tenant: int) -> None:
     owner = await asyncpg.connect(engines.postgres_url)
     transaction = owner.transaction()
     await transaction.start()
     try:
+        for forget in NEVER_ANALYZED:  # it may have been, a moment ago
+            await owner.execute(forget)
         await owner.execute(
             "insert into events.event_keys"
             " select $1, decode(md5(n::text), 'hex'), now() from generate_series(1, 20000) n",

@@ -26,6 +26,8 @@ TEMPLATE = 1 << 20  # a template's text, as a provider gives it
 
 TABLE: dict[str, tuple[int, tuple[Family, ...]]] = {
     "api.clients._SANE_ID": (HEADER, ()),
+    "api.served_files._COMMENTS": (OWN, (Family("*", "/**"), Family("/**"), Family(" "), Family(" //", "\n"))),
+    "api.served_files._INDENTATION": (OWN, ()),
     "banners.targeting.patterns._REPEAT_AS_TEXT": (PATTERN_CHARS, ()),
     "client.rules '[0-9]{1,9}'": (HEADER, ()),
     "contacts.dialects._RUN": (8_000, ()),
@@ -127,6 +129,9 @@ TABLE: dict[str, tuple[int, tuple[Family, ...]]] = {
     "messaging.providers.whatsapp._ID": (BODY, ()),
     "messaging.render._SPACES": (TEMPLATE, ()),
     "messaging.render._VARIABLE": (TEMPLATE, (Family("{{ "), Family(" ", "{{"), Family("{{a "), Family(" ", "{{a"))),
+    "kit.report_ids._ID": (200, ()),
+    "ops.packages '[-_.]+'": (OWN, (Family("-"),)),
+    "ops.packages._NAME": (OWN, ()),
     "people.raw._ESCAPE": (BODY, (Family("\\ud83d"), Family("\\ud83d\\u"))),
     "people.types._DATE": (SHORT, ()),
     "people.types._NUMBER": (SHORT, (Family("1", after="x"), Family("1", "1."))),

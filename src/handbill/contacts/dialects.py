@@ -12,7 +12,6 @@ import io
 import re
 from collections.abc import Iterator, Sequence
 
-import clevercsv
 import msgspec
 
 from handbill.kit.bounds import SNIFF_RUN_CHARS
@@ -147,6 +146,8 @@ def sniff(sample: str) -> Dialect:
     head = sample[:8_000]
     if any(len(run) > SNIFF_RUN_CHARS for run in _RUN.findall(head)):
         return best
+    import clevercsv  # here, for it takes every process 0.2 s to start with
+
     try:
         seen = clevercsv.Sniffer().sniff(head)
     except clevercsv.Error:
