@@ -26,7 +26,7 @@ _log = logs.get("jobs.worker")
 LOOK = 256
 """How far the claim looks into the waiting jobs for one that may start."""
 TRACE_LINES = 10
-CONFIRM_MS = 1_500
+CONFIRM_MS = 2_000
 """A worker is dead when it is silent for so long after it was first found silent."""
 NEVER = 1 << 30
 

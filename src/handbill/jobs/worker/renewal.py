@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, ClassVar
 
 import msgpack
@@ -27,8 +27,8 @@ _log = logs.get("jobs.renewal")
 
 PARTS = 3
 """A lock is renewed each time a third of it has passed: two renewals may fail before it is lost."""
-ALIVE_MS = 3_000
-"""A worker that has not said that it lives for so long may be dead (release_dead.lua)."""
+ALIVE_MS = 4_000
+"""A worker with jobs that has not said that it lives for so long may be dead (release_dead.lua)."""
 
 
 class Holdings:
@@ -42,6 +42,7 @@ class Holdings:
         self.worker_id = worker_id
         self.lock_ms = lock_ms
         self.beat_due = 0.0
+        self.is_announced = False
         self.tokens: dict[str, str] = {}
         """wire id -> token. Only whole-dict operations, which the interpreter does in one step."""
         self.due = time.monotonic() + lock_ms / 1000 / PARTS
@@ -128,23 +129,35 @@ class Renewal:
 
     async def _round(self, connection: Connection) -> None:
         for member in self._members:
-            try:
-                await self._beat(connection, member)
-                if time.monotonic() < member.due:
-                    continue
-                await self._renew_held(connection, member)
-            except RedisError as error:  # this queue's keys are not what they should be; the others' locks are kept
-                _log.error("renewal.queue_refused", queue=member.keys.queue, reason=str(error))
-            member.due = time.monotonic() + member.lock_ms / 1000 / PARTS
+            if time.monotonic() >= member.beat_due:
+                await self._try(self._announce, connection, member)
+            if time.monotonic() >= member.due:
+                await self._try(self._renew_held, connection, member)
+                member.due = time.monotonic() + member.lock_ms / 1000 / PARTS
 
-    async def _beat(self, connection: Connection, member: Holdings) -> None:
-        """Say that this worker lives, whatever its own loop does: who stops saying so loses its jobs within seconds."""
-        now = time.monotonic()
-        if now < member.beat_due:
+    async def _try(
+        self, work: Callable[[Connection, Holdings], Awaitable[None]], connection: Connection, member: Holdings
+    ) -> None:
+        try:
+            await work(connection, member)
+        except RedisError as error:  # this queue's keys are not what they should be; the others' locks are kept
+            _log.error("renewal.queue_refused", queue=member.keys.queue, reason=str(error))
+
+    async def _announce(self, connection: Connection, member: Holdings) -> None:
+        """Say that this worker lives, whatever its own loop does: who stops saying so loses its jobs within seconds.
+
+        Only while it has jobs: each word of it is a write that Redis brings to its disk.
+        """
+        member.beat_due = time.monotonic() + ALIVE_MS / 1000 / PARTS
+        if member.tokens:
+            keys = (member.keys.workers, member.keys.alive(member.worker_id))
+            await connection.call("EVAL", self._beat_script, 2, *keys, member.worker_id, ALIVE_MS, timeout=5)
+            member.is_announced = True
             return
-        keys = (member.keys.workers, member.keys.alive(member.worker_id))
-        await connection.call("EVAL", self._beat_script, 2, *keys, member.worker_id, ALIVE_MS, timeout=5)
-        member.beat_due = now + ALIVE_MS / 1000 / PARTS
+        if member.is_announced:
+            await connection.call("HDEL", member.keys.workers, member.worker_id, timeout=5)
+            member.is_announced = False
+        member.beat_due = 0.0  # at the next round, should it have a job by then
 
     async def _renew_held(self, connection: Connection, member: Holdings) -> None:
         held = list(member.tokens.items())
