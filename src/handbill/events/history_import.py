@@ -105,7 +105,8 @@ def _described(notes: Sequence[Note], numbers: Sequence[int]) -> list[RefusedRec
 
 
 def _why(note: Note) -> str:
-    return "; ".join(f"{fault.field} {fault.reason}" for fault in note.faults) or DOCS[note.reason]
+    faults = (fault.reason if fault.field == "line" else f"{fault.field} {fault.reason}" for fault in note.faults)
+    return "; ".join(faults) or DOCS[note.reason]
 
 
 def _no_id() -> str:
