@@ -86,7 +86,7 @@ async def test_a_killed_import_is_begun_again_and_everything_counts_once(
     code, output = await handbill(*command, "--report", str(report), env=env)
     assert code == 0, output
     assert f"0 events sent, 1 lines refused, {number} were there already" in output
-    assert "line 101: line is no JSON" in output
+    assert "line 101: is no JSON" in output
     assert [json.loads(line)["line"] for line in report.read_text().splitlines()] == [101]
 
     tenants = TenantService(database, redis, seal_key=b"s" * 32)
