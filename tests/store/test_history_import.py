@@ -68,7 +68,7 @@ def story(dice: random.Random, number: int) -> Iterator[dict[str, Any]]:
 async def test_a_file_counts_once_in_whatever_pieces_and_years_it_comes(
     database: Database, redis: Redis, history: ClickHouse, tenant: int, tmp_path: Path
 ) -> None:
-    """Killed anywhere and begun anew, given again at once, and after a year; people and their order stay."""
+    """Killed anywhere and started again, given again at once, and after a year; people and their order stay."""
     records = list(story(random.Random(3), 60))
     file = write_lines(tmp_path / "story.jsonl", records)
     async with past(database, redis, history, tenant) as here:

@@ -48,7 +48,7 @@ class Bookmark(msgspec.Struct, frozen=True):
     duplicates: int = 0
     reasons: dict[str, int] = {}
     source: str = ""
-    """Whose file it is and how it is read: with anything else the import starts anew."""
+    """Whose file it is and how it is read: with anything else the import starts from the beginning."""
 
 
 class ImportResult(msgspec.Struct, frozen=True):
@@ -203,7 +203,7 @@ class FileImport:
         if self._options.report is not None and refused:
             with self._options.report.open("ab") as file:
                 file.writelines(msgspec.json.encode(each) + b"\n" for each in refused)
-        with suppress(OSError):  # a folder that cannot be written to: the next start begins anew, which changes nothing
+        with suppress(OSError):  # a folder that cannot be written to: the next start begins at the first line
             self._mark.write_bytes(msgspec.json.encode(self._state))
 
     def _progress(self, total: int) -> _Bar:

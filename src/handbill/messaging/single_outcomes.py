@@ -1,4 +1,4 @@
-"""What became of single messages, told to the tenant's webhooks: each change of state once, in its own transaction."""
+"""What became of single messages, for the tenant's webhooks: each change of state once, in its own transaction."""
 
 from __future__ import annotations
 

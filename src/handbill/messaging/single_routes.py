@@ -51,7 +51,7 @@ class MessageRoutes(Controller):
     async def send(
         self, messaging: Messaging, principal: Who, data: JSONBody[NewMessage], idempotency_key: KeyHeader = None
     ) -> Response[SingleMessage]:
-        """Send one message to one person. 202 once it is kept: what becomes of it is told by webhook and by GET.
+        """Send one message to one person. 202 once it is kept: what becomes of it is reported by webhook and by GET.
 
         A key is needed. The same request under it again is answered with the same message; nothing is sent twice.
         422 for a template, variable, contact or number that is not there; 409 without consent, for a suppressed

@@ -36,7 +36,7 @@ _NOBODY = UUID(int=0)
 
 
 class PropertyExport:
-    """Exports properties of people, forgets them, and begins anew. One exports at a time, whoever it is."""
+    """Exports properties of people, forgets them, and starts again. One exports at a time, whoever it is."""
 
     def __init__(
         self, database: Database, clickhouse: ClickHouse, portion: int = PORTION, portion_bytes: int = PORTION_BYTES

@@ -28,7 +28,7 @@ _LOOK_S = 1.0
 _MOVES = 1_000
 """Ids that are looked at for one tenant. With more, it is not said which of them a read waits for."""
 _ROUNDS = 2
-"""A folding that needs what another one writes leaves its mark anew, once."""
+"""A folding that needs what another one writes leaves its mark again, once."""
 
 
 class WaitLimits(msgspec.Struct, frozen=True):

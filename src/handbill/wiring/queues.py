@@ -43,7 +43,7 @@ JOBS = {
     "cron.contacts_sweep": "Cancel unstarted uploads that expired; remove old uploaded files and ended suppressions.",
     "cron.campaign_poll": "Begin campaigns whose time has come, fairly; end those that are over; ring idle numbers.",
     "cron.messaging_upkeep": "Measure fairness, forget worked-off webhooks.",
-    "cron.connections": "Ask the providers anew about numbers and templates.",
+    "cron.connections": "Ask the providers again about numbers and templates.",
     "cron.retention": "Make months ahead, drop old months, forget old keys, corrections and replayed events.",
     **ADSTATS_CRON,
 }

@@ -46,7 +46,7 @@ def key_of(header: str | None, body: str | None) -> str:
 
 
 def check_request(new: NewMessage) -> None:
-    """What can be told from the request alone."""
+    """What the request alone shows."""
     faults: list[Fault] = []
     if (new.to is None) == (new.contact_id is None):
         faults.append(Fault("to", "exactly one of to and contact_id is needed"))

@@ -1,6 +1,6 @@
 """Single messages: accept one request under its key, once; show what became of it.
 
-Accepted means kept: both rows and the job that sends them are committed before the caller is told. From then on the row
+Accepted means kept: both rows and the job that sends them are committed before the caller has an answer. Then the row
 goes the way of every message (docs/states/message.md). A request that must not be sent is refused before it is kept.
 """
 
